@@ -32,7 +32,8 @@ class Rocchio:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not is_number or not 0 <= value < float('inf'):
                 raise ValueError(f'{name}={value!r} must be a number from 0 on')
-        if not self.question and not self.right: raise ValueError('question=0 and right=0 leave nothing to search with')
+        if not self.question and not self.right:
+            raise ValueError('question=0 and right=0 leave nothing to search with')
 
 
 def moved(question:torch.Tensor, # (D,)
@@ -67,7 +68,8 @@ def marked_rows(q:Embeddings, # Questions, with sentences or paths
     marks:Counted, # See `reid_lab.data.marks.counted`
     ) -> list[MarkedRows]: # One a question
     "What was marked for each question"
-    if g.path is None: raise ValueError('the gallery has no paths, by which marks name images; embed it with paths')
+    if g.path is None:
+        raise ValueError('the gallery has no paths, by which marks name images; embed it with paths')
     row, of_key = {plain(path): i for i, path in enumerate(g.path)}, {}
     for mark in marks.marks:
         for key, other in _both_ways(mark):
@@ -101,7 +103,9 @@ def refine(q:Embeddings, # Questions, see `reid_lab.analysis.search.ask`
     found = marked_rows(q, g, marks if isinstance(marks, Counted) else counted(list(marks)))
     if not any(map(len, found)):
         asked = ', '.join(repr(_key(q, i)) for i in range(min(len(q), 3)))
-        raise ValueError(f'no mark is of what is asked ({asked}) and of an image of this gallery; ask what was marked')
+        raise ValueError(
+            f'no mark is of what is asked ({asked}) and of an image of this gallery; '
+            'ask what was marked')
     emb = q.emb.float().clone()
     for i, rows in enumerate(found):
         if len(rows): emb[i] = moved(emb[i], _rows(g, rows.right), _rows(g, rows.wrong), weights)

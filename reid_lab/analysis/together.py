@@ -62,8 +62,10 @@ def as_one_picture(images:Sequence[Path | np.ndarray], # Paths, or (H,W,3) uint8
 def _check_parts(images, sentences, together):
     "Refuse a question of one part, and a weight that weighs nothing"
     if len(images) + len(sentences) < 2:
-        raise ValueError("together=True makes one question of several images, or of images and sentences, and there is "
-                         "one alone; leave it out")
+        raise ValueError(
+            "together=True makes one question of several images, "
+            "or of images and sentences, and there is one alone; "
+            "leave it out")
     if together.image_weight is not None and not (images and sentences):
         raise ValueError(f"image_weight={together.image_weight} is of images beside sentences, and there are "
                          f"{'no sentences' if images else 'no images'}; leave it out")
@@ -78,8 +80,10 @@ def ask_together(model:nn.Module, # Reads all that is given
     images = [x for x in what if not isinstance(x, str)]
     _check_parts(images, sentences, together)
     if sentences and not hasattr(model, 'encode_text'):
-        raise TypeError(f"{type(model).__name__} reads no text, so that images and sentences are not in one space; "
-                        "give images alone, or a model that reads captions")
+        raise TypeError(
+            f"{type(model).__name__} reads no text, "
+            "so that images and sentences are not in one space; "
+            "give images alone, or a model that reads captions")
     parts, weights, of_images, picture = [], [], None, None
     if images:
         of_images = _with_paths(ask(model, images), images)

@@ -66,12 +66,14 @@ def box_columns(f:pd.DataFrame, # A manifest
     for columns in _OTHER_NAMES:
         if not all(c in there for c in columns): continue
         theirs = ', '.join(there[c] for c in columns)
-        raise ValueError(f'{name} has boxes ({theirs}) under names that are not read; {_remedy(columns, there)}, or '
-                         'remove these columns if the images are crops already')
+        raise ValueError(
+            f'{name} has boxes ({theirs}) under names that are not read; '
+            f'{_remedy(columns, there)}, or remove these columns if the images are crops already')
     some = [c for c in (*SIDES, *CORNERS) if c in f]
     if len(some) > 1:
-        raise ValueError(f'{name} has the columns {", ".join(some)}, which are no whole box; write x, y, w, h or '
-                         'x1, y1, x2, y2')
+        raise ValueError(
+            f'{name} has the columns {", ".join(some)}, which are no whole box; '
+            'write x, y, w, h or x1, y1, x2, y2')
     return False
 
 
@@ -101,8 +103,9 @@ def whole_frames(values:Sequence, # As they came
     "Numbers of frames; a fraction is refused"
     numbers = _numbers(values, 'frame', row_name)
     for i in np.flatnonzero(~(numbers % 1 == 0) | (numbers < 0)):     # NaN is no number either
-        raise ValueError(f'frame={str(values[i])[:40]!r} ({row_name(i)}) is no whole number from 0; frames are '
-                         'counted, not timed')
+        raise ValueError(
+            f'frame={str(values[i])[:40]!r} ({row_name(i)}) is no whole number from 0; '
+            'frames are counted, not timed')
     return numbers.astype(np.int64)
 
 # %% ../../nbs/01_data/65_box_files.ipynb #9610e8ac
@@ -129,7 +132,8 @@ def with_sides(f:pd.DataFrame, # With the columns of boxes, as they came
         if partly.any():
             i = int(np.flatnonzero(partly)[0])
             lacking = columns[int(np.flatnonzero(np.isnan(values[i]))[0])]
-            raise ValueError(f'{row_name(i)} has a box without {lacking}; fill it, or leave all four cells empty')
+            raise ValueError(
+                f'{row_name(i)} has a box without {lacking}; fill it, or leave all four cells empty')
     sides, corners = both
     if sides is not None and corners is not None:
         odd = _disagreement(sides, corners)
@@ -177,7 +181,8 @@ def _mot_rows(path):
     if not rows: raise ValueError(f'{str(path)!r} holds no box; give another file')
     if len(counts) > 1:
         lengths = ' and of '.join(map(str, sorted(counts)))
-        raise ValueError(f'{str(path)!r} has lines of {lengths} fields; all lines of MOTChallenge have as many')
+        raise ValueError(
+            f'{str(path)!r} has lines of {lengths} fields; all lines of MOTChallenge have as many')
     out = np.full((len(rows), len(_MOT_FIELDS)), np.nan)
     out[:, :len(rows[0])] = rows
     return out, np.array(lines), len(rows[0])
@@ -193,7 +198,8 @@ def _mot_numbers(path, number, line):
     for name, text in zip(_MOT_FIELDS, fields):
         try: value = float(text)
         except ValueError: value = np.nan
-        if not np.isfinite(value): raise ValueError(f'{str(path)!r}: line {number}: {name}={text[:40]!r} is no number')
+        if not np.isfinite(value):
+            raise ValueError(f'{str(path)!r}: line {number}: {name}={text[:40]!r} is no number')
         values.append(value)
     return values
 
@@ -212,16 +218,19 @@ def mot_boxes(path:str | Path, # det.txt, gt.txt, or what a tracker wrote
                           x=values[:, 2] - 1, y=values[:, 3] - 1, w=values[:, 4], h=values[:, 5], line=lines))
     out = BoxList(f, first_frame=1)
     if is_truth: return _of_truth(out, values, n_fields, options)
-    if options.classes: raise ValueError(f'classes={list(options.classes)}: {path.name} names no class; leave it out')
+    if options.classes:
+        raise ValueError(f'classes={list(options.classes)}: {path.name} names no class; leave it out')
     if n_fields > 6: f['score'] = values[:, 6]
     return _scored(out, options)
 
 
 def _of_truth(boxes, values, n_fields, options):
     "Ground truth without what is not to be scored, and of the classes that count"
-    if n_fields < 7: raise ValueError('ground truth needs the seventh field, which is 0 for what does not count')
+    if n_fields < 7:
+        raise ValueError('ground truth needs the seventh field, which is 0 for what does not count')
     f, counts = boxes.frame, values[:, 6] != 0
-    if options.min_score is not None: raise ValueError('min_score is for boxes of a detector, not for ground truth')
+    if options.min_score is not None:
+        raise ValueError('min_score is for boxes of a detector, not for ground truth')
     boxes.left_out['not to be scored (flag 0)'] += int((~counts).sum())
     if n_fields == 9:
         f['class'], f['visibility'] = values[:, 7].astype(int), values[:, 8]
@@ -237,7 +246,8 @@ def manifest_boxes(f:pd.DataFrame, # A manifest with columns of boxes, as they c
     options:BoxOptions=BoxOptions(), # The least score
     ) -> BoxList: # With x, y, w, h and, if there are, scores as numbers
     "Boxes of a manifest"
-    if options.classes: raise ValueError(f'classes={list(options.classes)}: a manifest names no class; leave it out')
+    if options.classes:
+        raise ValueError(f'classes={list(options.classes)}: a manifest names no class; leave it out')
     f = with_sides(f)
     if 'score' in f: f['score'] = _numbers(f.score.tolist(), 'score', _row_name)
     return _scored(BoxList(f), options)
@@ -265,7 +275,8 @@ def _coco_lists(path):
     lists = [content.get(key) if isinstance(content, dict) else None for key in ('images', 'annotations', 'categories')]
     for key, values in zip(('images', 'annotations', 'categories'), lists):
         if isinstance(values, list) and all(isinstance(v, dict) for v in values): continue
-        raise ValueError(f'{str(path)!r} has no list {key!r}: a COCO file has images, annotations and categories')
+        raise ValueError(
+            f'{str(path)!r} has no list {key!r}: a COCO file has images, annotations and categories')
     return lists
 
 
@@ -275,8 +286,9 @@ def _category_ids(path, categories, options):
     wanted = [str(c) for c in options.classes or ('person',)]
     for name in wanted:
         if name in named: continue
-        raise ValueError(f'{str(path)!r} has no category {name!r}, only {list(named)[:9]}; say with classes=[...] '
-                         '(--classes) which are persons')
+        raise ValueError(
+            f'{str(path)!r} has no category {name!r}, only {list(named)[:9]}; '
+            'say with classes=[...] (--classes) which are persons')
     return {named[name] for name in wanted}
 
 
@@ -336,11 +348,14 @@ def sequence_folder(folder:Path | str, # A sequence of MOTChallenge, or a folder
     read = configparser.ConfigParser()
     try: read.read(info, encoding='utf-8')
     except (configparser.Error, UnicodeDecodeError) as err:
-        raise ValueError(f'{str(info)!r} cannot be read ({type(err).__name__}); correct it, or remove it') from None
+        raise ValueError(
+            f'{str(info)!r} cannot be read ({type(err).__name__}); correct it, or remove it') from None
     images = read.get('Sequence', 'imDir', fallback='img1')
     safe_join(folder, images)
     if not (folder/images).is_dir():
-        raise ValueError(f'{str(info)!r} names the folder {images!r}, which does not exist; copy the frames there')
+        raise ValueError(
+            f'{str(info)!r} names the folder {images!r}, which does not exist; '
+            'copy the frames there')
     return images
 
 
@@ -354,7 +369,8 @@ def numbered_frames(folder:Path | str, # Sequence or folder of frames
     level = len(Path(sub).parts) + 1
     files = [p for p in files if len(Path(p).parts) == level]
     if not files:
-        raise ValueError(f'{str(Path(folder)/sub)!r} holds no frames (image files); give the folder that does')
+        raise ValueError(
+            f'{str(Path(folder)/sub)!r} holds no frames (image files); give the folder that does')
     if first_frame is not None: return dict(enumerate(files, first_frame))
     stems = [Path(p).stem for p in files]
     digits = [len(s) - len(s.rstrip('0123456789')) for s in stems]
@@ -362,8 +378,10 @@ def numbered_frames(folder:Path | str, # Sequence or folder of frames
     odd = next((p for p, d in zip(files, digits) if not d or d > 15), None)
     if odd is None and len(set(numbers)) == len(numbers): return dict(zip(numbers, files))
     why = f'{odd!r} ends in no number' if odd else 'two names end in one number'
-    raise ValueError(f'frames of {str(folder)!r} have no numbers: {why}; count them in the order of their names with '
-                     'first_frame=1 (--first-frame 1), or name files in a column path')
+    raise ValueError(
+        f'frames of {str(folder)!r} have no numbers: {why}; '
+        'count them in the order of their names with first_frame=1 '
+        '(--first-frame 1), or name files in a column path')
 
 # %% ../../nbs/01_data/65_box_files.ipynb #ebddd4c5
 @dataclass
@@ -411,8 +429,10 @@ class _Placing:
         names = list(dict.fromkeys(names))
         what = f'{len(names)} frame{"s"*(len(names) > 1)} with boxes missing {where}: {_few(names)}'
         if not self.options.skip_missing:
-            raise ValueError(f'{what}; {hint}copy them there, or leave their boxes out with skip_missing=True '
-                             '(--skip-bad)')
+            raise ValueError(
+                f'{what}; '
+                f'{hint}copy them there, or leave their '
+                'boxes out with skip_missing=True (--skip-bad)')
         self.missing.append(what)
         self.drop(mask, 'of missing frames')
 
@@ -431,8 +451,10 @@ def _by_number(placing, source, first_of_format, follow_links):
         first = wanted if wanted is not None else first_of_format or 0
         early = np.flatnonzero(numbers < first)
         if len(early):
-            raise ValueError(f'frame={numbers[early[0]]} ({placing.name(early[0])}) comes before frame {first}, which '
-                             'is taken for the first; say which is with first_frame=0 (--first-frame 0)')
+            raise ValueError(
+                f'frame={numbers[early[0]]} ({placing.name(early[0])}) '
+                f'comes before frame {first}, which is taken for the first; '
+                'say which is with first_frame=0 (--first-frame 0)')
         placing.f = f.assign(file=source.name, number=numbers - first)
         return
     names = numbered_frames(source, wanted, follow_links)
@@ -451,19 +473,24 @@ def _by_path(placing):
         if not isinstance(path, str) or not path.strip():
             raise ValueError(f'{placing.name(i)} has no path; name the frame, or remove the row')
         if file_of(path) != path:
-            raise ValueError(f'path={path!r} ({placing.name(i)}) names a box already; remove the columns of boxes')
+            raise ValueError(
+                f'path={path!r} ({placing.name(i)}) names a box already; '
+                'remove the columns of boxes')
     videos = f.path.map(is_video).to_numpy(bool)
     if not videos.any():
         placing.f = f.assign(file=f.path, number=-1)
         return
     if 'frame' not in f:
-        raise ValueError(f'path={f.path[videos].iloc[0]!r} is a video, and no column frame says which frames are '
-                         'meant; add it (0 is the first)')
+        raise ValueError(
+            f'path={f.path[videos].iloc[0]!r} is a video, '
+            'and no column frame says which frames are meant; '
+            'add it (0 is the first)')
     first = placing.options.first_frame or 0
     some = f[videos]
     numbers = whole_frames(some.frame.tolist(), _row_names(some)) - first
     if (numbers < 0).any():
-        raise ValueError(f'frame={first + numbers.min()} comes before first_frame={first}; give --first-frame 0')
+        raise ValueError(
+            f'frame={first + numbers.min()} comes before first_frame={first}; give --first-frame 0')
     number = np.full(len(f), -1)
     number[videos] = numbers
     placing.f = f.assign(file=f.path, number=number)
@@ -553,8 +580,10 @@ def _refuse_twice(placing):
     pairs = f[['tracklet', 'file', 'number']].duplicated(keep=False).to_numpy() & (f.tracklet != '').to_numpy()
     if not pairs.any(): return
     i = int(np.flatnonzero(pairs)[0])
-    raise ValueError(f'tracklet {f.tracklet.iat[i]!r} has two boxes in one frame ({placing.name(i)} and others); a '
-                     'person is in one place: correct the ids, or leave the column out')
+    raise ValueError(
+        f'tracklet {f.tracklet.iat[i]!r} has two boxes '
+        f'in one frame ({placing.name(i)} and others); '
+        'a person is in one place: correct the ids, or leave the column out')
 
 
 def place_boxes(boxes:BoxList, # With `path` or `frame`, and x, y, w, h (NaN: no box)
@@ -570,11 +599,14 @@ def place_boxes(boxes:BoxList, # With `path` or `frame`, and x, y, w, h (NaN: no
     placing.drop((placing.f[['w', 'h']] <= 0).any(axis=1), 'of no size')
     if 'path' in placing.f: _by_path(placing)
     elif source is None:
-        raise ValueError('boxes have frame numbers and no paths, and nothing says of which frames; give the video or '
-                         'the folder of frames, and the boxes beside it: embed FRAMES --boxes FILE')
+        raise ValueError(
+            'boxes have frame numbers and no paths, and nothing says of which frames; '
+            'give the video or the folder of frames, '
+            'and the boxes beside it: embed FRAMES --boxes FILE')
     elif len(placing.f): _by_number(placing, Path(source), boxes.first_frame, follow_links)
     if len(placing.f): _clip(placing, _sizes(placing, root, follow_links))
-    if not len(placing.f): raise ValueError(f"no box is left: {'; '.join(placing.words()) or 'there was none'}")
+    if not len(placing.f):
+        raise ValueError(f"no box is left: {'; '.join(placing.words()) or 'there was none'}")
     return _placed(placing, root)
 
 

@@ -34,7 +34,8 @@ class Box:
     def __post_init__(self):
         for name in ('x', 'y', 'w', 'h'):
             value = getattr(self, name)
-            if not math.isfinite(value): raise ValueError(f'{name}={value} of a box is no number; leave the box out')
+            if not math.isfinite(value):
+                raise ValueError(f'{name}={value} of a box is no number; leave the box out')
             object.__setattr__(self, name, round(float(value), DIGITS) + 0.)      # without -0
         if min(self.w, self.h) <= 0: raise ValueError(f'{self} is empty: width and height must be above 0')
 

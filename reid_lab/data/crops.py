@@ -66,8 +66,10 @@ def folder_table(root:str | Path, # Folder of crops
         if not folders or 'fits' not in str(err): raise
         odd = [p for p in image_files(root, '', follow_links) if not re.match(pattern, p)]
         rest = '' if skip else ', or pass skip=True to leave those out'
-        raise ValueError(f"folders={folders!r}: {len(odd)} images below {str(root)!r} do not lie that deep (such as "
-                         f"{odd[:3]}); move them, or say with folders= what the subfolders stand for{rest}") from None
+        raise ValueError(
+            f"folders={folders!r}: {len(odd)} images below "
+            f"{str(root)!r} do not lie that deep (such as {odd[:3]}); "
+            f"move them, or say with folders= what the subfolders stand for{rest}") from None
 
 # %% ../../nbs/01_data/70_crops.ipynb #1acfd203
 MANIFESTS = ('.csv', '.tsv', '.jsonl', '.parquet') # Endings; of the first two the separator may be any of `SEPARATORS`
@@ -79,8 +81,9 @@ def _parquet(path):
     "The frame of a parquet file"
     try: return pd.read_parquet(path)
     except BROKEN as err:
-        raise ValueError(f"manifest {str(path)!r} cannot be read ({type(err).__name__}: {err}); it needs named columns "
-                         "and one row an image") from None
+        raise ValueError(
+            f"manifest {str(path)!r} cannot be read ({type(err).__name__}: {err}); "
+            "it needs named columns and one row an image") from None
 
 
 def _read_manifest(path):
@@ -95,7 +98,8 @@ def _read_manifest(path):
     f.columns = [str(c).strip() for c in f]
     if f.columns.has_duplicates:
         twice = f.columns[f.columns.duplicated()][0]
-        raise ValueError(f"manifest {str(path)!r} has the column {twice!r} twice; rename or remove one of them")
+        raise ValueError(
+            f"manifest {str(path)!r} has the column {twice!r} twice; rename or remove one of them")
     nameless = [c for c in f if re.fullmatch(r'Unnamed: \d+|', c)] # the index that pandas writes
     return f.drop(columns=nameless).reset_index(drop=True)
 
@@ -145,7 +149,8 @@ def _captions(values):
     out = []
     for row, value in enumerate(values):
         try: out.append(captions_of(value))
-        except ValueError as err: raise ValueError(f"captions of row {row}: {str(value)[:60]!r} {err}") from None
+        except ValueError as err:
+            raise ValueError(f"captions of row {row}: {str(value)[:60]!r} {err}") from None
     return pd.Series(out, dtype=object)
 
 
@@ -226,14 +231,17 @@ def manifest_table(path:str | Path, # .csv, .tsv, .jsonl or .parquet with the co
     f = _their_manifest(path, columns)
     has_boxes = box_columns(f, f'manifest {str(path)!r}')
     if 'path' not in f and not (has_boxes and 'frame' in f):
-        raise ValueError(f"manifest {str(path)!r} has no column path, only {list(f.columns)}; say which holds the "
-                         "image files with columns=dict(path=...)")
+        raise ValueError(
+            f"manifest {str(path)!r} has no column path, only {list(f.columns)}; "
+            "say which holds the image files with columns=dict(path=...)")
     root = root or path.parent
     if 'path' in f: f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
     if has_boxes: return _boxed(manifest_boxes(f, boxes or BoxOptions()), root, path.stem, boxes, follow_links, images)
     if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
-        raise ValueError(f"manifest {str(path)!r} has no boxes (x, y, w, h), which margin, first_frame and min_score "
-                         "are for; leave these out")
+        raise ValueError(
+            f"manifest {str(path)!r} has no boxes (x, y, w, h), "
+            "which margin, first_frame and min_score are for; "
+            "leave these out")
     return _manifest_rows(f, root, path.stem, follow_links).validate(images)
 
 
@@ -254,13 +262,17 @@ def _boxes_beside(source, options, columns):
     ending = check_choice('boxes', file.suffix.lower(), ('.txt', '.json', *MANIFESTS), 'It is the ending of the file: '
                           '.txt of MOTChallenge, .json of COCO, or a manifest.')
     if ending in ('.txt', '.json') and columns:
-        raise ValueError(f"columns={columns!r} are those of a manifest, and boxes={str(file)!r} is none; leave it out")
+        raise ValueError(
+            f"columns={columns!r} are those of a manifest, and boxes={str(file)!r} is none; "
+            "leave it out")
     if ending == '.txt': return mot_boxes(file, options)
     if ending == '.json': return coco_boxes(file, options)
     f = _their_manifest(file, columns)
     if not box_columns(f, f'boxes {str(file)!r}') or not ('path' in f or 'frame' in f):
-        raise ValueError(f"boxes={str(file)!r} has the columns {list(f.columns)}; boxes need frame (or path) and x, y, "
-                         "w, h, or say with columns=dict(x=...) (--column x=...) what they are called")
+        raise ValueError(
+            f"boxes={str(file)!r} has the columns {list(f.columns)}; "
+            "boxes need frame (or path) and x, y, w, h, "
+            "or say with columns=dict(x=...) (--column x=...) what they are called")
     if 'path' in f: f['path'] = [_plain_path(v, source) if isinstance(v, str) else v for v in f.path]
     return manifest_boxes(f, options)
 
@@ -275,13 +287,15 @@ def boxes_table(source:str | Path, # Folder of frames, sequence of MOTChallenge,
     source = Path(source).expanduser()
     if not boxes.file: raise ValueError("boxes have no file; give BoxOptions(file=...) (--boxes FILE)")
     if not source.is_dir() and not is_video(source):
-        raise ValueError(f"{str(source)!r} is neither a folder of frames nor a video by its ending; with a file of "
-                         "boxes give one of these")
+        raise ValueError(
+            f"{str(source)!r} is neither a folder of frames nor a video by its ending; "
+            "with a file of boxes give one of these")
     found = _boxes_beside(source, boxes, columns)
     root = source if source.is_dir() else source.parent
     if is_video(source) and not source.is_dir() and 'path' in found.frame:
-        raise ValueError(f"boxes={str(boxes.file)!r} name image files (path), and {str(source)!r} is a video; give the "
-                         "folder of the images, or boxes with the column frame")
+        raise ValueError(
+            f"boxes={str(boxes.file)!r} name image files (path), and {str(source)!r} is a video; "
+            "give the folder of the images, or boxes with the column frame")
     name = source.resolve().name if source.is_dir() else source.stem
     return _boxed(found, root, name, boxes, follow_links, images, source)
 
@@ -299,8 +313,9 @@ def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .
     "The crops of a folder, of a manifest, or of boxes in frames"
     source = Path(source).expanduser()
     if not source.exists():
-        raise FileNotFoundError(f"{str(source)!r} does not exist; give a folder of crops, or a manifest (.csv, "
-                                ".tsv, .jsonl or .parquet)")
+        raise FileNotFoundError(
+            f"{str(source)!r} does not exist; "
+            "give a folder of crops, or a manifest (.csv, .tsv, .jsonl or .parquet)")
     if boxes is not None and boxes.file:
         _refuse_given(source, 'folder of crops', folders=folders, pattern=pattern, skip=skip)
         _refuse_given(source, 'manifest', root=root)
@@ -310,8 +325,10 @@ def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .
                          "(--boxes FILE), which `reid_lab detect` can write")
     if source.is_dir():
         if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
-            raise ValueError(f"{str(source)!r} is a folder; margin, first_frame and other options of boxes need a file "
-                             "of boxes: BoxOptions(file=...) (--boxes FILE)")
+            raise ValueError(
+                f"{str(source)!r} is a folder; "
+                "margin, first_frame and other options of boxes need "
+                "a file of boxes: BoxOptions(file=...) (--boxes FILE)")
         _refuse_given(source, 'manifest', root=root, columns=columns)
         return folder_table(source, folders, pattern, follow_links, skip, images)
     _refuse_given(source, 'folder', folders=folders, pattern=pattern, skip=skip)
@@ -321,4 +338,5 @@ def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .
 def _refuse_given(source, kind, **parameters):
     "An error if a parameter is given that concerns another kind of source"
     for name, value in parameters.items():
-        if value: raise ValueError(f"{name}={value!r} is for a {kind}, and {str(source)!r} is none; leave it out")
+        if value:
+            raise ValueError(f"{name}={value!r} is for a {kind}, and {str(source)!r} is none; leave it out")

@@ -54,7 +54,8 @@ def _opened(path):
     if not stat.S_ISREG(os.stat(path).st_mode): raise OSError('no regular file')
     try: return Image.open(path, formats=image_formats())
     except Image.DecompressionBombError: # far above `MAX_PIXELS`
-        raise ImageTooLarge(f'image file {str(path)!r} has more than {MAX_PIXELS:,} pixels; shrink it') from None
+        raise ImageTooLarge(
+            f'image file {str(path)!r} has more than {MAX_PIXELS:,} pixels; shrink it') from None
 
 
 def _no_white(im):
@@ -335,7 +336,8 @@ def folder_files(root:str | Path, # Folder
     ) -> FolderFiles:
     "Image files below a folder and the endings of the other files; a link that leads out of the root is an error"
     root = Path(root).expanduser()
-    if not root.is_dir(): raise ValueError(f"root={str(root)!r} is no folder; give the folder that holds the images")
+    if not root.is_dir():
+        raise ValueError(f"root={str(root)!r} is no folder; give the folder that holds the images")
     found, others, seen, root = [], Counter(), set(), root.resolve()
     suffixes = image_suffixes()
     start = safe_join(root, sub, follow_links)

@@ -212,8 +212,10 @@ class Batches:
         if not callable(sampler): check_choice('sampler', sampler, ('shuffle', 'pk'))
         if isinstance(augment, str): augment = AUGMENT[check_choice('augment', augment, AUGMENT)]
         if part.n_processes > 1 and getattr(sampler, 'keep_last', False):
-            raise ValueError(f"n_processes={part.n_processes} share each batch, and keep_last=True makes batches of "
-                             "other sizes; train in one process, or leave keep_last out")
+            raise ValueError(
+                f"n_processes={part.n_processes} share each batch, "
+                "and keep_last=True makes batches of other sizes; "
+                "train in one process, or leave keep_last out")
         self.table, self.B, self.size, self.tokenizer, self.seed = table, batch_size, size, tokenizer, seed
         self.unit, self.sampler, self.k, self.augment, self.extras = unit, sampler, k, augment, tuple(extras)
         self.loading, self.part, self.cache = loading, part, _image_cache(loading, size)
@@ -263,8 +265,10 @@ def _set_samples(self:Batches):
         self.rows = np.repeat(self.rows, n_captions)
         self.caps = np.concatenate([np.arange(n) for n in n_captions])
     if len(self.rows) < self.full_size:
-        raise ValueError(f"batch_size={self.B} (times {self.part.n_processes} processes) is larger than the data "
-                         f"({len(self.rows)} samples); use at most {len(self.rows)//self.part.n_processes}")
+        raise ValueError(
+            f"batch_size={self.B} (times {self.part.n_processes} processes) "
+            f"is larger than the data ({len(self.rows)} samples); "
+            f"use at most {len(self.rows)//self.part.n_processes}")
 
 # %% ../../nbs/01_data/50_loaders.ipynb #f5b437c4
 def _image_cache(loading, size):
@@ -416,9 +420,11 @@ def explained_workers() -> Iterator[None]:
     except RuntimeError as e:
         if not str(e).startswith('DataLoader worker'): raise
         what = str(e).splitlines()[0].strip()
-        raise RuntimeError(f"a process that loads images died ({what}), probably for lack of memory or of shared "
-                           "memory; use fewer of them (loading=Loading(workers=0); of a run, --workers 0), and call "
-                           "again: what is done is kept") from e
+        raise RuntimeError(
+            f"a process that loads images died ({what}), "
+            "probably for lack of memory or of shared memory; "
+            "use fewer of them (loading=Loading(workers=0); "
+            "of a run, --workers 0), and call again: what is done is kept") from e
 
 
 def _next(batches):

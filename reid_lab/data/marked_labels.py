@@ -85,7 +85,8 @@ def moments(frame:pd.DataFrame, # With `path`; perhaps `frame`, `cam`, boxes
     for path, number, cam in zip(frame['path'], stated, cams):
         whole = _BOX.sub('', path)
         if whole != path: out.append(whole)
-        elif number.strip() and number not in ('-1', 'nan', 'None'): out.append(f'camera {cam}, frame {number}')
+        elif number.strip() and number not in ('-1', 'nan', 'None'):
+            out.append(f'camera {cam}, frame {number}')
         else: out.append('')
     return out
 

@@ -100,7 +100,8 @@ class ReidTable:
         ) -> None:
         if not isinstance(frame, pd.DataFrame):
             raise TypeError(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
-        if root is None and reader is None: raise ValueError("root=None needs a reader; give the folder of the images")
+        if root is None and reader is None:
+            raise ValueError("root=None needs a reader; give the folder of the images")
         self.frame, self.reader, self.name, self.follow_links = _complete(frame), reader, name, follow_links
         self.root = None if root is None else Path(root).expanduser()
         self._frames:Frames | None = None # opened when images are read, shared by parts of a table
@@ -136,8 +137,9 @@ def take(self:ReidTable, rows:np.ndarray | Sequence[int] | slice, # Boolean mask
     rows = np.asarray(rows)
     if rows.dtype == bool:
         if len(rows) != len(self):
-            raise ValueError(f"rows: a mask of length {len(rows)} for a table of {len(self)} rows; pass one value a "
-                             "row")
+            raise ValueError(
+                f"rows: a mask of length {len(rows)} for a table of {len(self)} rows; "
+                "pass one value a row")
         rows = np.flatnonzero(rows)
     return self._with(self.frame.iloc[rows.astype(np.int64)])
 
@@ -522,11 +524,14 @@ def split_val(self:ReidTable, ids:float=.1, # Identities to move: a share below 
     ) -> ReidTable:
     "Move some training identities to `val`"
     f = self.frame
-    if (f.split == 'val').any(): raise ValueError("the table has a val split already; use it, or drop its rows first")
+    if (f.split == 'val').any():
+        raise ValueError("the table has a val split already; use it, or drop its rows first")
     train = np.unique(f.pid[f.split == 'train'])
     n = round(ids*len(train)) if 0 < ids < 1 else int(ids)
     if not 0 < n < len(train):
-        raise ValueError(f"ids={ids} requests {n} of {len(train)} training identities; leave at least one in each")
+        raise ValueError(
+            f"ids={ids} requests {n} of {len(train)} training identities; "
+            "leave at least one in each")
     moved = f.pid.isin(stream(seed, 'split_val').permutation(train)[:n]) & (f.split == 'train')
     return self._with(f.assign(split=f.split.mask(moved, 'val')))
 
@@ -609,8 +614,9 @@ def renamed(frame:pd.DataFrame, # Any frame
         if also:
             raise ValueError(f"columns: {theirs!r} is given for both {ours} and {also[0]}; give one of them")
         if ours != theirs and ours in frame and ours not in columns.values():
-            raise ValueError(f"columns: {theirs!r} is given for {ours}, and there is a column {ours!r} too; rename or "
-                             "remove one of them")
+            raise ValueError(
+                f"columns: {theirs!r} is given for {ours}, and there is a column {ours!r} too; "
+                "rename or remove one of them")
     return frame.rename(columns={theirs: ours for ours, theirs in columns.items()})
 
 
@@ -654,12 +660,14 @@ def name_pattern(pattern:str, # Regular expression with named groups
 def _stated(pattern, groups, fixed):
     "An error if neither names nor the caller say whose the images are, or which camera took them"
     twice = sorted(set(groups) & set(fixed))
-    if twice: raise ValueError(f"{twice[0]}={fixed[twice[0]]!r}, but pattern={pattern!r} has a group {twice[0]!r}")
+    if twice:
+        raise ValueError(f"{twice[0]}={fixed[twice[0]]!r}, but pattern={pattern!r} has a group {twice[0]!r}")
     remedies = dict(pid='pid=-1 if identities are unknown',
                     cam='cam=-1 if cameras are unknown, cam=0 if there is one')
     for c, remedy in remedies.items():
         if c not in groups and c not in fixed:
-            raise ValueError(f"pattern={pattern!r} has no group {c!r}; add (?P<{c}>...), or state it: {remedy}")
+            raise ValueError(
+                f"pattern={pattern!r} has no group {c!r}; add (?P<{c}>...), or state it: {remedy}")
 
 # %% ../../nbs/01_data/20_table.ipynb #a0aa0a1b
 @dataclass
@@ -689,11 +697,14 @@ def _check_names(found, root, pattern, skip):
     if not found.rows and not found.odd:
         there = ''
         if found.others: there = f", and {sum(found.others.values())} files with other endings"
-        raise ValueError(f"no images under {str(root)!r}{there}; endings read are {', '.join(image_suffixes())}")
+        raise ValueError(
+            f"no images under {str(root)!r}{there}; endings read are {', '.join(image_suffixes())}")
     if not found.rows or (found.odd and not skip):
-        raise ValueError(f"pattern={pattern!r} fits {len(found.rows)} image names under {str(root)!r} and not "
-                         f"{len(found.odd)} (such as {found.odd[:3]}); change it (it is matched from the beginning of "
-                         "a name), or pass skip=True to leave those out")
+        raise ValueError(
+            f"pattern={pattern!r} fits {len(found.rows)} image names under "
+            f"{str(root)!r} and not {len(found.odd)} (such as {found.odd[:3]}); "
+            "change it (it is matched from the beginning of a name), "
+            "or pass skip=True to leave those out")
 
 
 def _not_taken(found):
@@ -740,7 +751,8 @@ _JSON = ('captions', 'attrs')
 def _from_json(x):
     "A column of JSON texts as values, parsed in one call"
     values = json.loads(f"[{','.join(x)}]")
-    if len(values) != len(x): raise ValueError(f"column {x.name!r} holds texts that are not one JSON value each")
+    if len(values) != len(x):
+        raise ValueError(f"column {x.name!r} holds texts that are not one JSON value each")
     return pd.Series(values, dtype=object)
 
 

@@ -43,7 +43,8 @@ def score_against_time(frame:'pd.DataFrame', # model, dataset, mAP, low, high (p
     width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "mAP with its interval against milliseconds, a panel a dataset"
-    for name in ('model', 'dataset', 'mAP', 'low', 'high', 'ms'): check_choice('column', name, list(frame.columns))
+    for name in ('model', 'dataset', 'mAP', 'low', 'high', 'ms'):
+        check_choice('column', name, list(frame.columns))
     models, panels = list(dict.fromkeys(frame.model)), _panels(frame)
     with paper_style(column, width) as w:
         keys = -(-len(models)//2)
@@ -73,7 +74,8 @@ def paired_differences(frame:'pd.DataFrame', # dataset, model, metric, diff, low
     width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Differences to one model with their intervals, a panel a metric"
-    for name in ('dataset', 'model', 'metric', 'diff', 'low', 'high'): check_choice('column', name, list(frame.columns))
+    for name in ('dataset', 'model', 'metric', 'diff', 'low', 'high'):
+        check_choice('column', name, list(frame.columns))
     several = frame.dataset.nunique() > 1
     lines = list(dict.fromkeys(zip(frame.dataset, frame.model)))
     names = [f'{model}, {dataset}' if several else str(model) for dataset, model in lines]

@@ -110,8 +110,9 @@ def _tags(weights, arch):
     def fetch(tag):
         try: return open_clip.create_model(arch, pretrained=tag).state_dict()
         except (OSError, RuntimeError) as e:
-            raise OSError(f"the CLIP weights {tag!r} could not be downloaded ({type(e).__name__}); download them "
-                          "elsewhere and pass the local file as weights") from e
+            raise OSError(
+                f"the CLIP weights {tag!r} could not be downloaded ({type(e).__name__}); "
+                "download them elsewhere and pass the local file as weights") from e
     return {tag: (lambda tag=tag: fetch(tag)) for tag in tags}
 
 
@@ -189,7 +190,8 @@ def start_tokenizer(start:Start, # `Start`, or None
         stored = json.loads(start.card.get('card', '{}')).get('tokenizer') if start else None
         theirs = WordPiece(**stored) if stored else None
     except (ValueError, TypeError, AttributeError) as e:
-        raise ValueError(f"{start.name} has a card that cannot be read ({e}); save it again, see `Card`") from e
+        raise ValueError(
+            f"{start.name} has a card that cannot be read ({e}); save it again, see `Card`") from e
     if tokenizer is None: return theirs
     if theirs is None: return tokenizer
     other = [k for k in ('vocab', 'clean', 'lowercase') if getattr(tokenizer, k, None) != getattr(theirs, k)]
@@ -206,7 +208,8 @@ def start_rows(start:Start, # `Start`, or None
     "Rows of a table of a `clip_tiny`"
     if start is None: return default
     if name in start.state and start.state[name].ndim == 2: return len(start.state[name])
-    raise ValueError(f"{start.name} holds no table {name!r}; expected {start.wanted or 'weights of a clip_tiny'}")
+    raise ValueError(
+        f"{start.name} holds no table {name!r}; expected {start.wanted or 'weights of a clip_tiny'}")
 
 
 def start_grid(start:Start, # `Start`, or None

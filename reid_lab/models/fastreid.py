@@ -81,8 +81,9 @@ def _backbone_of(state, branches):
     for name, known in BACKBONES.items():
         if (known.timm, known.n_third, known.ibn) == (timm_name, n_third, first in state): return name
     what = ' and instance normalisation' if first in state else ''
-    raise ValueError(f"a network of FastReID with {n_third} blocks in its third stage{what} is not known; those of "
-                     f"{', '.join(BACKBONES)} are")
+    raise ValueError(
+        f"a network of FastReID with {n_third} blocks in its third stage{what} is not known; "
+        f"those of {', '.join(BACKBONES)} are")
 
 
 def _inner_width(state):
@@ -279,8 +280,10 @@ def _pool_of(form, parts, pool, source):
     if parts.gem: return 'gem'
     if pool: return check_choice('pool', pool, POOLS)
     if form.family == 'mgn':
-        raise ValueError(f"{source} holds no exponent of the pooling, and MGN was trained with several poolings; give "
-                         "pool=max (its first configuration), pool=mean or pool=gem")
+        raise ValueError(
+            f"{source} holds no exponent of the pooling, "
+            "and MGN was trained with several poolings; "
+            "give pool=max (its first configuration), pool=mean or pool=gem")
     return 'gem' if form.family in ('agw', 'sbs') else 'mean'
 
 
@@ -289,7 +292,9 @@ def _check_form(name, parts, source):
     names, form = fastreid_names(parts), FASTREIDS[name]
     if form in [FASTREIDS[other] for other in names]: return
     if not names:
-        raise ValueError(f"{source} is of an MGN on {parts.backbone}, which is not known; on r50 and r50_ibn it is")
+        raise ValueError(
+            f"{source} is of an MGN on {parts.backbone}, which is not known; "
+            "on r50 and r50_ibn it is")
     raise ValueError(f"{source} is of {names[0]!r}, not of tower={name!r}; take tower={names[0]!r}")
 
 

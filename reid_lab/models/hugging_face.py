@@ -34,9 +34,11 @@ def _read_json(folder, name, why):
     "A file of a folder, or an error that says what it is needed for"
     path = Path(folder).expanduser()/name
     if not path.is_file():
-        raise FileNotFoundError(f"{str(folder)!r} has no {name}, which {why}; copy it from where the weights are from")
+        raise FileNotFoundError(
+            f"{str(folder)!r} has no {name}, which {why}; copy it from where the weights are from")
     try: found = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as e: raise ValueError(f"{str(path)!r} cannot be read as JSON ({e}); copy it again") from None
+    except ValueError as e:
+        raise ValueError(f"{str(path)!r} cannot be read as JSON ({e}); copy it again") from None
     if isinstance(found, dict): return found
     raise ValueError(f"{str(path)!r} holds no settings; copy it again")
 
@@ -49,7 +51,9 @@ def folder_pixels(folder:str | Path, # Of Hugging Face
     if not found.get('do_normalize', True): return Pixels((0.,)*3, (1.,)*3, _INTERPOLATION[found.get('resample', 3)])
     lacks = [field for field in _NEEDED if field not in found]
     if lacks:
-        raise ValueError(f"{name} of {str(folder)!r} has no {' and '.join(lacks)}; add them as its model card states")
+        raise ValueError(
+            f"{name} of {str(folder)!r} has no {' and '.join(lacks)}; "
+            "add them as its model card states")
     return Pixels(tuple(found['image_mean']), tuple(found['image_std']), _INTERPOLATION[found.get('resample', 3)])
 
 
@@ -59,14 +63,18 @@ def folder_config(folder:str | Path, # Of Hugging Face
     from transformers import AutoConfig
     found = _read_json(folder, 'config.json', 'says which network it is')
     if 'model_type' not in found:
-        raise ValueError(f"config.json of {str(folder)!r} names no model_type, so that it is not of transformers; a "
-                         "folder of open_clip or timm is given as weights of frozen:NAME")
+        raise ValueError(
+            f"config.json of {str(folder)!r} names no model_type, "
+            "so that it is not of transformers; "
+            "a folder of open_clip or timm is given as weights of frozen:NAME")
     place = str(Path(folder).expanduser())
     try: return AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as e:
         reason = str(e).strip().splitlines()[0]
-        raise ValueError(f"model_type={found['model_type']!r} of {str(folder)!r} is not known to this transformers "
-                         f"({reason}); code that comes with a folder is not run") from None
+        raise ValueError(
+            f"model_type={found['model_type']!r} of {str(folder)!r} "
+            f"is not known to this transformers ({reason}); "
+            "code that comes with a folder is not run") from None
 
 
 def reads_captions(folder:str | Path, # Of Hugging Face
@@ -151,8 +159,9 @@ class HFTower(nn.Module):
         "Where heat maps are read: tokens before the last block mixes them for CLS, or behind all blocks"
         where, prefix = _MAPS.get(self.kind, ('', 0))
         if not where:
-            raise TypeError(f"it is not known where a {self.kind!r} of transformers has its last map; heat maps of it "
-                            "are not available")
+            raise TypeError(
+                f"it is not known where a {self.kind!r} of transformers has its last map; "
+                "heat maps of it are not available")
         layer = self.net.get_submodule(where.format(last=self.n_blocks - 1))
         return Place(layer, layer.weight.shape[0], prefix + self.n_registers, (self.patch, self.patch))
 
@@ -171,15 +180,17 @@ def _loaded(folder, tower):
                                                output_loading_info=True, dtype=torch.float32, **plain)
     except (OSError, ValueError, RuntimeError) as e:
         reason = str(e).strip().splitlines()[0]
-        raise ValueError(f"the weights of {str(folder)!r} cannot be read ({reason}); give a folder with config.json "
-                         "and model.safetensors of one network") from None
+        raise ValueError(
+            f"the weights of {str(folder)!r} cannot be read ({reason}); "
+            "give a folder with config.json and model.safetensors of one network") from None
     finally:
         logging.set_verbosity(level)
         if bars: logging.enable_progress_bar()
     missing = sorted(found['missing_keys'])
     if missing:
-        raise ValueError(f"{str(folder)!r} lacks {len(missing)} tensors of its network, such as {missing[0]}; copy the "
-                         "folder again")
+        raise ValueError(
+            f"{str(folder)!r} lacks {len(missing)} tensors of its network, such as {missing[0]}; "
+            "copy the folder again")
     check_values(net.state_dict(), str(folder))
     tower.net = net.eval()
     n = len(net.state_dict())
@@ -211,13 +222,17 @@ class FolderTokenizer:
         folder = Path(words or folder).expanduser()
         # transformers makes a tokenizer without words for a folder that has none.
         if not any((folder/name).is_file() for name in WORD_FILES):
-            raise ValueError(f"{str(folder)!r} has no tokenizer ({', '.join(WORD_FILES)}), so that no captions can be "
-                             "read; put tokenizer.json and tokenizer_config.json of the model there")
+            raise ValueError(
+                f"{str(folder)!r} has no tokenizer ({', '.join(WORD_FILES)}), "
+                "so that no captions can be read; "
+                "put tokenizer.json and tokenizer_config.json of the model there")
         try: self.words = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, ImportError, KeyError, TypeError) as e:
             reason = str(e).strip().splitlines()[0]
-            raise ValueError(f"captions are read with the tokenizer of {str(folder)!r}, and it cannot be read "
-                             f"({reason}); put tokenizer.json and tokenizer_config.json of the model there") from None
+            raise ValueError(
+                f"captions are read with the tokenizer of {str(folder)!r}, "
+                f"and it cannot be read ({reason}); "
+                "put tokenizer.json and tokenizer_config.json of the model there") from None
         self.context_length = text.max_position_embeddings
         self.vocab_size, self.pad_id = len(self.words), self.words.pad_token_id
 

@@ -48,12 +48,14 @@ def onnx_session(path:str | Path, # An .onnx file
     try: session = ort.InferenceSession(str(path), options, providers=[wanted])
     except Exception as e: # those of onnxruntime have no class in common
         reason = ' '.join(str(e).split()).removeprefix('[ONNXRuntimeError] : ')
-        raise ValueError(f"{str(path)!r} cannot be read as an ONNX file ({reason[:160]}); export or copy it again, "
-                         "with the .data file beside it if there is one") from None
+        raise ValueError(
+            f"{str(path)!r} cannot be read as an ONNX file ({reason[:160]}); "
+            "export or copy it again, with the .data file beside it if there is one") from None
     # onnxruntime falls back to the processor without an error where a library of CUDA is missing
     if wanted in session.get_providers(): return session
-    raise ValueError(f"provider={provider!r} could not be started; leave provider out, or install the CUDA libraries "
-                     "that onnxruntime-gpu needs")
+    raise ValueError(
+        f"provider={provider!r} could not be started; "
+        "leave provider out, or install the CUDA libraries that onnxruntime-gpu needs")
 
 
 _LOCATION = re.compile(rb'\x0a\x08location\x12(.)', re.DOTALL) # key and length in the list of an outside tensor
@@ -107,13 +109,18 @@ def _layout(path, shape, given):
     sure = [layout for layout in fits if shape[layout.index('C')] == 3]
     if given:
         if check_choice('layout', given, LAYOUTS) in fits: return given
-        raise ValueError(f"layout={given!r}: {path} has an input of shape {tuple(shape)}, without three channels there")
+        raise ValueError(
+            f"layout={given!r}: {path} has an input of shape "
+            f"{tuple(shape)}, without three channels there")
     if len(sure) == 1: return sure[0]
     if fits:
-        raise ValueError(f"{path} has an input of shape {tuple(shape)}, in which channels may stand before or behind "
-                         "rows and columns; give layout=NCHW (before) or layout=NHWC")
-    raise ValueError(f"{path} has an input of shape {tuple(shape)}, which is no image of three channels; give a file "
-                     "that takes images")
+        raise ValueError(
+            f"{path} has an input of shape {tuple(shape)}, "
+            "in which channels may stand before or behind rows and columns; "
+            "give layout=NCHW (before) or layout=NHWC")
+    raise ValueError(
+        f"{path} has an input of shape {tuple(shape)}, which is no image of three channels; "
+        "give a file that takes images")
 
 
 def onnx_input(session:'InferenceSession', # See `onnx_session`
@@ -123,11 +130,15 @@ def onnx_input(session:'InferenceSession', # See `onnx_session`
     "The images that a file takes; a file that takes something else is refused"
     inputs = session.get_inputs()
     if len(inputs) != 1:
-        raise ValueError(f"{path} takes {len(inputs)} inputs ({_words(inputs)}); an image tower takes one, the images")
+        raise ValueError(
+            f"{path} takes {len(inputs)} inputs ({_words(inputs)}); "
+            "an image tower takes one, the images")
     only = inputs[0]
     if len(only.shape) != 4 or only.type not in _KINDS:
-        raise ValueError(f"{path} takes {_words(inputs)} of {only.type}, which is no image (number, channels, height "
-                         "and width); give a file that takes images")
+        raise ValueError(
+            f"{path} takes {_words(inputs)} of {only.type}, "
+            "which is no image (number, channels, height and width); "
+            "give a file that takes images")
     shape = _dims(only.shape)
     layout = _layout(path, shape, layout)
     return OnnxInput(only.name, _KINDS[only.type], layout, shape[0],
@@ -153,8 +164,9 @@ def _trial(session, given, size, n, path):
     try: return _run(session, given, images)
     except Exception as e: # those of onnxruntime have no class in common
         reason = ' '.join(str(e).split())[:160]
-        raise ValueError(f"{path} cannot be run on images of {size[0]}x{size[1]} ({reason}); give the size that it "
-                         "was exported for") from None
+        raise ValueError(
+            f"{path} cannot be run on images of {size[0]}x{size[1]} ({reason}); "
+            "give the size that it was exported for") from None
 
 
 class OnnxRun(NamedTuple):
@@ -181,7 +193,9 @@ def onnx_run(session:'InferenceSession', # See `onnx_session`
         if dims: return OnnxRun(None if any_number else n, dims)
     shapes = ', '.join(f'{name} {np.shape(x)}' for name, x in outputs.items())
     many = 'image' if n == 1 else 'images'
-    raise ValueError(f"{path} gives {shapes} for {n} {many}; none is one vector an image, so that it is no image tower")
+    raise ValueError(
+        f"{path} gives {shapes} for {n} {many}; "
+        "none is one vector an image, so that it is no image tower")
 
 # %% ../../nbs/05_models/44_onnx_towers.ipynb #4400000f
 @dataclass(frozen=True)
@@ -199,8 +213,9 @@ def _own_size(given, size, path):
     "Height and width of the images"
     for name, own, wanted in zip(('height', 'width'), given.size, size or (None, None)):
         if own is None or wanted is None or own == wanted: continue
-        raise ValueError(f"size={tuple(size)}: {path} takes images of {name} {own} alone; leave size out, or export "
-                         "the network with that size")
+        raise ValueError(
+            f"size={tuple(size)}: {path} takes images of {name} {own} alone; "
+            "leave size out, or export the network with that size")
     return tuple(own or wanted for own, wanted in zip(given.size, size or DEFAULT_SIZE))
 
 
@@ -218,8 +233,10 @@ class OnnxTower(nn.Module):
         run = onnx_run(self.session, self.given, self.size, repr(str(path)))
         names = list(run.dims)
         if not options.output and len(names) > 1:
-            raise ValueError(f"{str(path)!r} has {len(names)} outputs that may be the feature ({', '.join(names)}); "
-                             f"choose one with output={names[0]}")
+            raise ValueError(
+                f"{str(path)!r} has {len(names)} outputs "
+                f"that may be the feature ({', '.join(names)}); "
+                f"choose one with output={names[0]}")
         self.n, self.output = run.n, check_choice('output', options.output or names[0], names)
         self.dim = run.dims[self.output]
         self.register_buffer('file_sum', torch.tensor(onnx_sum(self.path)))

@@ -92,11 +92,15 @@ def check_people(table:ReidTable, # Crops
     if n_scorable >= MIN_PEOPLE: return
     known = f.pid[f.pid >= 0].nunique()
     if not known:
-        raise ValueError(f"data_root={source!r}: nobody is known; put the crops of each person into a folder of its "
-                         "own (folders=identity), or name the person in the files with pattern=")
-    raise ValueError(f"data_root={source!r}: {known} people, of whom {n_scorable} have two crops or more; fine-tuning "
-                     f"needs {MIN_PEOPLE} such people, two each to train on, to choose the epoch and to be held out. "
-                     "Add people; until then take a model as it is (reid_lab embed)")
+        raise ValueError(
+            f"data_root={source!r}: nobody is known; "
+            "put the crops of each person into a folder of its own (folders=identity), "
+            "or name the person in the files with pattern=")
+    raise ValueError(
+        f"data_root={source!r}: {known} people, of whom {n_scorable} have two crops or more; "
+        f"fine-tuning needs {MIN_PEOPLE} such people, "
+        "two each to train on, to choose the epoch and to be held out. "
+        "Add people; until then take a model as it is (reid_lab embed)")
 
 
 def _chosen_for_val(people):
@@ -157,7 +161,9 @@ class FinetuneTrain:
 
     def __post_init__(self):
         if not 0 <= self.freeze < 1:
-            raise ValueError(f"freeze={self.freeze}; it is a share of the tower, from 0 to below 1, such as freeze=.5")
+            raise ValueError(
+                f"freeze={self.freeze}; "
+                "it is a share of the tower, from 0 to below 1, such as freeze=.5")
 
     @property
     def start(self) -> str: return start_of(self.model, self.weights) # For the constructor
@@ -191,13 +197,16 @@ def beginning(model:str='', # Image model of the zoo; a tower such as `frozen:NA
     "What the parameters `model` and `weights` name; a control becomes the model that trains its tower"
     folder = Path(model).expanduser()
     if model and (folder/TRAINING).is_file() and (folder/DONE).is_file():
-        if weights: raise ValueError(f"weights={weights!r}: the training in model={model!r} has its own; leave it out")
+        if weights:
+            raise ValueError(
+                f"weights={weights!r}: the training in model={model!r} has its own; leave it out")
         found = _trained_before(folder)
     else:
         name, tower = named_tower(model or 'bot_tiny')
         if str(tower.get('tower', '')).startswith('onnx:'):
-            raise ValueError(f"model={model!r}: an ONNX file computes and cannot be trained; give the weights that it "
-                             "was made from")
+            raise ValueError(
+                f"model={model!r}: an ONNX file computes and cannot be trained; "
+                "give the weights that it was made from")
         found = Beginning('tuned' if name == 'frozen' else name, tower, weights)
         for named in tower.values(): check_tower(found.model, named)
     remedy = ('Towers of other programs are frozen:NAME, torchvision:NAME or hf:FOLDER; the folder of a training will '

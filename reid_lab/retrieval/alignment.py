@@ -40,8 +40,9 @@ def _twice(keys, name, what):
     "Refuse keys that two rows have"
     key, n = Counter(keys).most_common(1)[0]
     if n > 1:
-        raise ValueError(f"{what} of {name}: {n} rows are {key!r}, so that rows cannot be matched by path; embed each "
-                         "image once")
+        raise ValueError(
+            f"{what} of {name}: {n} rows are {key!r}, so that rows cannot be matched by path; "
+            "embed each image once")
 
 
 def _places(first, other, names, what):
@@ -50,8 +51,10 @@ def _places(first, other, names, what):
     if keys[0] is None or keys[1] is None:
         if len(first) == len(other): return np.arange(len(first))
         lacks = ' and '.join(name for name, key in zip(names, keys) if key is None)
-        raise ValueError(f"{what}: {names[0]} has {len(first)} rows and {names[1]} {len(other)}, and {lacks} holds no "
-                         "paths by which they could be matched; embed both from the same images")
+        raise ValueError(
+            f"{what}: {names[0]} has {len(first)} rows and {names[1]} {len(other)}, "
+            f"and {lacks} holds no paths by which they could be matched; "
+            "embed both from the same images")
     if keys[0] == keys[1]: return np.arange(len(first))
     for key, name in zip(keys, names): _twice(key, name, what)
     place = {key: i for i, key in enumerate(keys[1])}
@@ -64,11 +67,15 @@ def _check_missing(first, others, places, names, what):
         lost, more = int((place == -1).sum()), len(other) - int((place != -1).sum())
         if lost == len(first):
             keys = row_keys(first)[0], row_keys(other)[0]
-            raise ValueError(f"{what}: {names[0]} and {name} have no path in common (such as {keys[0]!r} and "
-                             f"{keys[1]!r}), so that they are not of the same images; embed both from one folder")
+            raise ValueError(
+                f"{what}: {names[0]} and {name} have no path in common (such "
+                f"as {keys[0]!r} and {keys[1]!r}), so that they are not of the same images; "
+                "embed both from one folder")
         if lost or more:
-            raise ValueError(f"{what}: {name} lacks {lost} of the {len(first)} rows of {names[0]} and has {more} that "
-                             f"{names[0]} lacks; common=True compares what all have")
+            raise ValueError(
+                f"{what}: {name} lacks {lost} of the {len(first)} rows "
+                f"of {names[0]} and has {more} that {names[0]} lacks; "
+                "common=True compares what all have")
 
 # %% ../../nbs/06_retrieval/74_alignment.ipynb #4b3b592b
 def _unknown(values): return values is None or bool((np.asarray(values) == -1).all())
@@ -94,9 +101,11 @@ def check_labels(a:Embeddings | Shards, # Features
         odd = np.flatnonzero(values[0] != values[1])
         if not len(odd): continue
         i = odd[0]
-        raise ValueError(f"{what}: {thing} of row {i} is {values[0][i]} in {names[0]} and {values[1][i]} in {names[1]} "
-                         f"({len(odd)} of {len(a)} rows differ), so that rows are not of the same images in this "
-                         "order; embed both from one folder or table, with paths")
+        raise ValueError(
+            f"{what}: {thing} of row {i} is {values[0][i]} in {names[0]} "
+            f"and {values[1][i]} in {names[1]} ({len(odd)} of {len(a)} rows differ), "
+            "so that rows are not of the same images in this order; "
+            "embed both from one folder or table, with paths")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +125,8 @@ def align(sides:Sequence[Embeddings | Shards], # Of several models
     places = [_places(first, other, (names[0], name), what) for other, name in zip(others, names[1:])]
     if not common: _check_missing(first, others, places, names, what)
     kept = np.flatnonzero(np.all([place != -1 for place in places], axis=0)) if places else np.arange(len(first))
-    if not len(kept): raise ValueError(f"{what}: no row is in all of {', '.join(names)}; embed them from one folder")
+    if not len(kept):
+        raise ValueError(f"{what}: no row is in all of {', '.join(names)}; embed them from one folder")
 
     def chosen(e, rows):
         same = len(rows) == len(e) and (rows == np.arange(len(e))).all()

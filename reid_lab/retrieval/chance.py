@@ -72,5 +72,6 @@ def chance_metrics(q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is ju
     if not lists.n_match.any():
         cameras = (q_cam, g_cam) if drops_same_camera(same_camera, q_cam, g_cam) else (None, None)
         why = why_skipped(q_pid, g_pid, *cameras, same)
-        raise ValueError(f'none of the {len(q_pid)} queries has a match in the gallery of {len(g_pid)}: {why}')
+        raise ValueError(
+            f'none of the {len(q_pid)} queries has a match in the gallery of {len(g_pid)}: {why}')
     return chance_of(lists, ks)

@@ -91,7 +91,8 @@ def one_question(parts:Sequence[Embeddings], # Of one model, such as images and 
         if part.dim != parts[0].dim:
             raise ValueError(f"parts have {parts[0].dim} and {part.dim} dimensions: another model's?")
     total = sum(weight*_direction(part) for weight, part in zip(weights, parts))
-    if float(total.norm()) < 1e-6: raise ValueError("the parts point in opposite directions and cancel each other")
+    if float(total.norm()) < 1e-6:
+        raise ValueError("the parts point in opposite directions and cancel each other")
     captions = [caption for part in parts for caption in part.caption or ()]
     meta = {name: value for name, value in parts[0].meta.items() if name not in ('root', 'data')}
     meta['kind'] = 'combined'

@@ -24,11 +24,14 @@ def check_tracklets(names:Sequence[str] | None, # (N,) of crops, '' where there 
     ) -> None:
     "An error if no crop belongs to a tracklet"
     if names is None:
-        raise ValueError('the crops have no column tracklet; give boxes that have ids (--boxes FILE with a column '
-                         'tracklet, of MOTChallenge, or with track_id of COCO), or leave the pooling out (--tracklets)')
+        raise ValueError(
+            'the crops have no column tracklet; '
+            'give boxes that have ids (--boxes FILE with a column tracklet, of MOTChallenge, '
+            'or with track_id of COCO), or leave the pooling out (--tracklets)')
     if any(name != '' for name in names): return
-    raise ValueError('no crop belongs to a tracklet: the boxes have no ids; give those that a tracker wrote, or leave '
-                     'the pooling out (--tracklets)')
+    raise ValueError(
+        'no crop belongs to a tracklet: the boxes have no ids; '
+        'give those that a tracker wrote, or leave the pooling out (--tracklets)')
 
 
 def tracklet_rows(e:Embeddings, # With the column `tracklet`
@@ -53,8 +56,9 @@ def _one_label(e, rows, label, names):
     "The label of a tracklet, or an error"
     values = getattr(e, label)[rows]
     if len(np.unique(values)) == 1: return
-    raise ValueError(f"tracklet {names[rows[0]]!r} has the {label} values {np.unique(values)[:3].tolist()}; a tracklet "
-                     "is one person under one camera: correct the labels or the ids")
+    raise ValueError(
+        f"tracklet {names[rows[0]]!r} has the {label} values {np.unique(values)[:3].tolist()}; "
+        "a tracklet is one person under one camera: correct the labels or the ids")
 
 
 def _check_frames(e, groups, names):
@@ -66,8 +70,10 @@ def _check_frames(e, groups, names):
         seen = pd.Series([frames[r] for r in rows])
         if not seen.duplicated().any(): continue
         frame = seen[seen.duplicated()].iloc[0]
-        raise ValueError(f"tracklet {names[rows[0]]!r} has two crops of one frame ({frame!r}): they are of two videos "
-                         "of one name, or of two persons; pool them apart, or correct the ids")
+        raise ValueError(
+            f"tracklet {names[rows[0]]!r} has two crops of one frame ({frame!r}): "
+            "they are of two videos of one name, or of two persons; "
+            "pool them apart, or correct the ids")
 
 
 def pool_tracklets(e:Embeddings, # Of crops, with the column `tracklet`

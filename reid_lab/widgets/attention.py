@@ -64,7 +64,9 @@ class AttentionView(SceneView):
         **state): # Values of the traits
         words = scene.q.caption is not None
         if words and not hasattr(model, 'encode_text'):
-            raise TypeError(f"model is a {type(model).__name__}, which reads no captions; give the one of the queries")
+            raise TypeError(
+                f"model is a {type(model).__name__}, which reads no captions; "
+                "give the one of the queries")
         self.model = model
         self.trust = trust or {}
         self.n = n

@@ -142,7 +142,8 @@ def mark(self:FailureBrowser, query:int, # Row of the queries
     tags:Sequence[str]=None, # Words; None: as they are
     ) -> None:
     "Say something about a query, in the file"
-    if self.tags is None: raise ValueError("tags=None: nothing can be kept; give FailureBrowser(tags='tags.json')")
+    if self.tags is None:
+        raise ValueError("tags=None: nothing can be kept; give FailureBrowser(tags='tags.json')")
     check_choice('query', query, list(self._place),
                  'Only queries with a right image in the gallery are judged.')
     self.read_notes()
@@ -310,7 +311,8 @@ def receive(self:FailureBrowser, message:dict) -> None: # As for a `View`, or `m
         if 'pair' in message:
             self.show_message(f'{self.marks.write(message["pair"]).kind}: kept in {self.marks.file.name}')
             self.refresh()
-        if 'figure' in message: self.show_message(f"written: {', '.join(p.name for p in self.write_figure())}")
+        if 'figure' in message:
+            self.show_message(f"written: {', '.join(p.name for p in self.write_figure())}")
     except (ValueError, TypeError, LookupError, OSError) as e: self.show_message(str(e))
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #f932aff4

@@ -38,7 +38,9 @@ class Thumbnails:
         root:str | Path=None, # Folder of the paths, which they may not leave
         ):
         if not (images is None or callable(images) or len(images) == n):
-            raise ValueError(f"images has {len(images)} rows for {n} embeddings; give the table that was embedded")
+            raise ValueError(
+                f"images has {len(images)} rows for {n} embeddings; "
+                "give the table that was embedded")
         self.images = images
         self.n = n
         self.names = names

@@ -89,8 +89,9 @@ def unwrapped(x:object, # What a file holds, or a state dict
         found = f'a dict with keys {[*x][:6]}'
         parts = _first_parts(_flat_dicts(x))
     if parts: choose = f", or choose one of {parts[:4]} {how_to_choose(parts[0])}"
-    raise ValueError(f"{str(path)!r} holds no named tensors ({found}); expected {WANTED}: save model.state_dict()"
-                     f"{choose}")
+    raise ValueError(
+        f"{str(path)!r} holds no named tensors ({found}); "
+        f"expected {WANTED}: save model.state_dict(){choose}")
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #d1f7cd42
 _STORAGES = dict(FloatStorage=torch.float32, HalfStorage=torch.float16, BFloat16Storage=torch.bfloat16,
@@ -248,9 +249,11 @@ def _in_folder(folder):
         if file and (folder/config).is_file(): return folder/config, file
     lacks = next((f'{c} beside {file.name}' for c, file in found.items() if file), '')
     if not lacks: lacks = next((f'{FOLDERS[c][0]} beside {c}' for c in found if (folder/c).is_file()), '')
-    raise ValueError(f"the folder {str(folder)!r} {f'lacks {lacks}' if lacks else 'holds no config.json'}; expected a "
-                     "folder with config.json and model.safetensors (Hugging Face, timm) or open_clip_config.json and "
-                     "open_clip_model.safetensors; or name a weights file in it")
+    raise ValueError(
+        f"the folder {str(folder)!r} {f'lacks {lacks}' if lacks else 'holds no config.json'}; "
+        "expected a folder with config.json and model.safetensors (Hugging Face, "
+        "timm) or open_clip_config.json and open_clip_model.safetensors; "
+        "or name a weights file in it")
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #14e5d1fe
 @dataclass(frozen=True)
