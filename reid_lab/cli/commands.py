@@ -21,14 +21,13 @@ from .. import __version__
 from .compare import add_compare
 from .crops import add_crops
 from .labels import add_labels
-from .numbers import add_numbers, add_results, json_line
+from .numbers import add_numbers, add_results
 from reid_lab.cli.options import (
     PROCESSES,
     SECONDS,
     SEED,
     add_cache,
     add_run_options,
-    check_used,
     execution_of,
     with_links,
 )
@@ -45,6 +44,7 @@ from reid_lab.cli.output import (
     stoppable,
     typed,
 )
+from .weights import add_weights
 from ..core.reporting import Plain, printable
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
@@ -170,51 +170,6 @@ def _world(a):
     print(f'kept in {world.folder}')
     return 0
 
-# %% ../../nbs/16_cli/50_commands.ipynb #6d588082
-def _print_inspected(a, found):
-    "What a file of weights is, and the commands that embed with it; of several networks one has to be chosen first"
-    from reid_lab.models.convert import weights_text
-    from reid_lab.recipes.openings import opening_lines, openings
-    ways = [] if found['networks'] else openings(a.file, a.prefix)
-    if a.json: print(json_line(found | dict(commands=[opening.command(a.file, a.prefix) for opening in ways])))
-    else:
-        lines = [] if found['networks'] else opening_lines(ways, a.file, a.prefix)
-        print(weights_text(found), *map(printable, lines), sep='\n')
-    return 0
-
-
-def _weights(a):
-    "`reid_lab weights`"
-    from reid_lab.models.convert import convert_weights, inspect_weights
-    if a.action == 'inspect':
-        check_used(a, ('model', 'param'), 'is for `reid_lab weights convert`; leave it out')
-        if a.target: raise ValueError(f'{a.target}: inspect writes no file; leave it out, or use convert')
-        found = inspect_weights(a.file, a.prefix)
-        return _print_inspected(a, found)
-    if not (a.target and a.model):
-        raise ValueError('convert needs a file to write and --model (see `reid_lab list models`)')
-    from reid_lab.experiments.params import parse_value
-    arguments = {k: parse_value(v, None) for k, v in pairs(a.param, 'n_ids=1').items()}
-    card = convert_weights(a.file, a.target, a.model, a.prefix, **arguments)
-    end = f'written: {a.target}, for create_model({a.model!r}, weights=...)'
-    print(json_line(card) if a.json else f"{card['report']}\n{end}")
-    return 0
-
-
-def _add_weights(command):
-    "`weights`"
-    c = command('weights', _weights, 'say what a file of weights is, or convert it for a model', 'models')
-    c.add_argument('action', choices=('inspect', 'convert'), help='what to do')
-    c.add_argument('file', help='weights file, or a folder with config.json and model.safetensors')
-    c.add_argument('target', nargs='?', metavar='OUT', help='convert: the .safetensors file to write')
-    c.add_argument('--model', help='convert: model of the zoo, see below')
-    c.add_argument('--prefix', default='', metavar='NAME.',
-                   help='of a file with several networks, such as teacher and '
-                   'student: what the names of the wanted one begin with')
-    c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
-                   help='convert: argument of the model')
-    c.add_argument('--json', action='store_true', help='print JSON')
-
 # %% ../../nbs/16_cli/50_commands.ipynb #201e7289
 def _add_runs(command):
     "`run` and `sweep`"
@@ -332,7 +287,7 @@ def parser() -> argparse.ArgumentParser:
         c.ending = ending
         return c
     for add in (_add_runs, _add_data, add_cache, add_crops, add_compare, add_labels, add_numbers,
-                add_results, _add_weights): add(command)
+                add_results, add_weights): add(command)
     return p
 
 # %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e

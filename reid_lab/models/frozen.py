@@ -38,7 +38,13 @@ from reid_lab.models.hugging_face import (
 )
 from .onnx_towers import OnnxOptions, OnnxTower
 from .osnet import FORMS as OSNETS, OSNet, osnet_form
-from .published import clip_configuration, published_folder, timm_arguments, transformers_folder
+from reid_lab.models.published import (
+    clip_configuration,
+    published_folder,
+    timm_arguments,
+    timm_size,
+    transformers_folder,
+)
 from reid_lab.models.timm_towers import (
     check_timm_name,
     fit_positions,
@@ -49,7 +55,7 @@ from reid_lab.models.timm_towers import (
 )
 from .torchvision_towers import check_torchvision_name, torchvision_tower
 from .weights.hub import HUB
-from .weights.start import Loaded, Start, begin, load_network, published
+from .weights.start import HEADS, Loaded, Start, begin, load_network, published
 from ..moved import forward
 
 # %% ../../nbs/05_models/50_frozen.ipynb #e232ca9b
@@ -108,7 +114,8 @@ def _timm_tower(name, size, weights, arguments=None):
     if size: timm_features(name, size) # an error here, before memory is filled
     net = timm_network(name, size, arguments)
     start = begin(weights, tower_kinds(net), f"weights of timm's {name}", dict(published=published(name)))
-    loaded = start and load_network(net, start, change=fit_positions(net))
+    head = () if net.num_classes else HEADS     # a feature behind that layer, see `FEATURE`
+    loaded = start and load_network(net, start, head, change=fit_positions(net))
     pixels = timm_pixels(name, net, start)
     return net, size or pixels['input_size'][1:], pixels, loaded
 
@@ -132,6 +139,13 @@ def _random_clip(name, size):
     finally: root.removeFilter(weights_follow)
 
 
+def _as_built(configuration, size):
+    "The configuration of an open_clip model with the size of its images"
+    built = {name: dict(value) if isinstance(value, dict) else value for name, value in configuration.items()}
+    if size: built['vision_cfg']['image_size'] = list(size)
+    return built
+
+
 def _clip(name, size, weights):
     "The same, the weights for it, and its preprocessing"
     import open_clip
@@ -147,6 +161,7 @@ def _clip(name, size, weights):
     if start:
         clip_act(start, act, remedy)
         interpolation = start.config.get('preprocess_cfg', {}).get('interpolation', interpolation)
+    model.configuration = _as_built(cfg, size)
     return model, start, dict(clip_pixels(called, start), interpolation=interpolation)
 
 # %% ../../nbs/05_models/50_frozen.ipynb #8df9fcf2
@@ -276,7 +291,9 @@ def _published(before, name, size, weights):
     folder = published_folder(f'{before}:{name}', 'frozen')
     weights = weights or folder.weights
     if folder.program == 'open_clip': return _clip_tower(clip_configuration(folder), size, weights)
-    return _timm_tower(folder.config['architecture'], size, weights, timm_arguments(folder))
+    name = str(folder.config['architecture'])
+    check_timm_name(name)
+    return _timm_tower(name, size or timm_size(folder), weights, timm_arguments(folder))
 
 
 LIBRARIES = dict(torchvision=_torchvision, hf=_hugging_face, onnx=_onnx) # beginning of a name -> its builder

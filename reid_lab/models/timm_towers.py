@@ -34,18 +34,25 @@ def check_timm_name(name:str, # As somebody wrote it
     raise ValueError(f"tower={name!r} is no architecture of timm.{near} Choose one of timm.list_models()")
 
 
+def _noted_network(name, arguments):
+    "A network of timm that notes how another one like it is made"
+    import timm
+    net = timm.create_model(name, **dict(num_classes=0) | arguments)
+    net.made_by = dict(architecture=name.partition('.')[0], model_args=arguments)
+    return net
+
+
 def timm_network(name:str, # A timm architecture
     size:tuple[int, int] | None=None, # Input height and width; None: that of its published weights
     arguments:Mapping[str, object] | None=None, # More for `timm.create_model`, such as `global_pool`
     ) -> nn.Module: # With random weights, without classifier
     "A network of timm, built for an input size where its architecture is bound to one"
-    import timm
-    given:dict = dict(arguments or {}, num_classes=0)
-    if size is None: return timm.create_model(name, **given)
-    try: return timm.create_model(name, **given | dict(img_size=tuple(size)))
+    given:dict = dict(arguments or {})
+    if size is None: return _noted_network(name, given)
+    try: return _noted_network(name, given | dict(img_size=tuple(size)))
     except TypeError as e:
         if 'img_size' not in str(e): raise
-    return timm.create_model(name, **given)
+    return _noted_network(name, given)
 
 
 def _shape_of_features(name, size):

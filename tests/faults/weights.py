@@ -183,6 +183,12 @@ def _flipped_torch(tmp):
 def _two(*names): return {f"{n}.{k}": v for n in names for k, v in R50.items()}
 
 
+def _pair_without_sizes(tmp):
+    (tmp/"open_clip_config.json").write_text("{}")
+    save_file({"a": W}, tmp/"open_clip_model.safetensors")
+    return create_model("frozen_pair", pair=f"local-dir:{tmp}")
+
+
 FAULTS = [
     *[bad(f"weights of {tower}: {what}", f"{what.replace('_', ' ')} weights for the tower of {tower}",
           _wrong(build, make),
@@ -340,4 +346,34 @@ FAULTS = [
         "holds a vision transformer of timm"),
     bad("check_weights: no such argument", "text weights for an image model",
         lambda t: check_weights("bot_tiny", text_weights="bert"), "bot_tiny takes no text_weights"),
+    # names of a hub, and folders for other programs
+    bad("hub: no owner", "hf://bert", lambda t: open_weights("hf://bert"), "no repository of models", "OWNER/NAME"),
+    bad("hub: a way out of the cache", "a name with ..", lambda t: open_weights("hf://a/b/../../../etc/passwd"),
+        "no repository of models"),
+    bad("hub: no network", "a file that is not in the cache", lambda t: create_model("bot_r50", n_ids=2,
+        weights="hf://lab/absent"), "is not in the cache", "HF_HUB_OFFLINE is set", "give its path",
+        error=FileNotFoundError),
+    bad("hub: a data set", "hf://datasets/...", lambda t: refused("weights", "inspect", "hf://datasets/a/b"),
+        "no repository of models"),
+    bad("hub: a file as a model", "--model hf://a/b/w.pt", lambda t: refused("embed", t, "--model", "hf://a/b/w.pt",
+        "--out", t/"x"), "names a file", "--weights"),
+    bad("local-dir: no folder", "a path that is none", lambda t: refused("embed", t, "--model", f"local-dir:{t}/none",
+        "--out", t/"x"), "is no folder"),
+    bad("local-dir: no network of timm or open_clip", "an empty folder", lambda t: refused("embed", t, "--model",
+        f"local-dir:{t}", "--out", t/"x"), "holds no network of timm", "--weights FILE"),
+    bad("local-dir: a network of transformers", "its config.json", lambda t: create_model("frozen",
+        tower=f"local-dir:{_folder(t, dict(model_type='vit'), {'a': W})}"), "of transformers; give hf:"),
+    bad("local-dir: an architecture that timm does not have", "a misspelt one", lambda t: create_model("frozen",
+        tower=f"local-dir:{_folder(t, dict(architecture='resnet10x'), {'a': W})}"), "resnet10x"),
+    bad("local-dir: a pair without sizes", "open_clip_config.json without model_cfg", _pair_without_sizes,
+        "has no model_cfg"),
+    bad("export: another program's network", "bot_tiny for timm", lambda t: refused("weights", "export", "bot_tiny",
+        "--out", t/"x", "--format", "timm"), "no network of timm", "none of"),
+    bad("export: no such format", "--format onxn", lambda t: refused("weights", "export", "clip_tiny", "--out", t/"x",
+        "--format", "onxn"), "--format onxn is not known", "open_clip"),
+    bad("export: a folder that holds something", "--out twice", lambda t: refused("weights", "export", "clip_tiny",
+        "--out", _folder(t, {}), "--format", "open_clip"), "exists; give a new folder"),
+    bad("export: no folder", "without --out", lambda t: refused("weights", "export", "clip_tiny"), "--out FOLDER"),
+    bad("export: a folder as for convert", "OUT without --out", lambda t: refused("weights", "export", "clip_tiny",
+        t/"x"), "is given as --out"),
 ]

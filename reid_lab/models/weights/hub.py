@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['HUB', 'HF_HUB', 'SETTINGS', 'HubName', 'names_hub', 'hub_part', 'hub_name', 'RepositoryFile', 'content_sum',
            'wrong_sum', 'Repository', 'cached_repository', 'weights_in', 'chosen_file', 'readable_size',
-           'download_lines', 'open_repository', 'fetch', 'HubPlace', 'hub_file', 'hub_folder', 'check_kept']
+           'download_lines', 'open_repository', 'fetch', 'HubPlace', 'hub_file', 'repository_name', 'hub_folder',
+           'check_kept']
 
 # %% ../../../nbs/05_models/00_weights/05_hub.ipynb #05b00003
 import hashlib
@@ -460,16 +461,21 @@ def _parts(repository, weights, cache):
                             f"with --weights {repository.name}/FILE")
 
 
+def repository_name(text:str, # `hf://owner/name@revision`, or `hf-hub:owner/name@revision`
+    ) -> HubName:
+    "The name of a whole repository; that of a file in it is refused"
+    name = hub_name(text)
+    if not name.file: return name
+    raise ValueError(f"{text!r} names a file, and a model is a whole repository; give {name._replace(file='')}, or the "
+                     "file as --weights")
+
+
 def hub_folder(text:str, # `hf://owner/name@revision`, or `hf-hub:owner/name@revision`
     weights:Sequence[str], # Names of its file of weights, the best first
     cache:Path | str | None=None, # Folder; default: that of Hugging Face
     ) -> HubPlace:
     "The folder of a network in the cache: its settings, its tokenizer and its weights"
-    name = hub_name(text)
-    if name.file:
-        raise ValueError(f"{text!r} names a file, and a model is a whole repository; give {name._replace(file='')}, or "
-                         "the file as --weights")
-    repository = open_repository(name, cache)
+    repository = open_repository(repository_name(text), cache)
     parts = _parts(repository, weights, cache)
     settings = [file for file in SETTINGS if file in repository.files]
     return HubPlace(repository.at(), fetch(repository, [*settings, *parts], cache), repository.files[parts[-1]].sha256)

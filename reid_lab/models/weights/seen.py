@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .formats import weights_file
+from .hub import check_kept, hub_part, names_hub
 from .shipped import data_of, header, shipped, worlds_of
 
 # %% ../../../nbs/05_models/00_weights/50_seen.ipynb #dc54e5b0
@@ -88,6 +89,14 @@ def _trained_file(folder):
     return next((place/'model.safetensors' for place in places if (place/'model.safetensors').is_file()), None)
 
 
+def _kept_file(weights):
+    "The file of weights; None for one of the hub that is no longer in the cache: nobody has requested it here"
+    if names_hub(weights):
+        try: check_kept(hub_part(weights), 'the features')
+        except FileNotFoundError: return None
+    return weights_file(weights)
+
+
 def seen_by(facts:Mapping, # `meta` of features; or model_name and weights of a model
     ) -> Seen:
     "What the model of some features has seen"
@@ -98,7 +107,7 @@ def seen_by(facts:Mapping, # `meta` of features; or model_name and weights of a 
     folder = Path(name).expanduser()
     short = folder.name if folder.is_absolute() else name
     if weights:
-        file = weights_file(weights)
+        file = _kept_file(weights)
         return seen_in(header(file), short) if file else Seen(short)
     if name in shipped():
         card = shipped()[name][0]
