@@ -1,10 +1,14 @@
 "ONNX files against plain functions: layouts, kinds, batches, sizes, and what is refused."
+import sys
+import warnings
+
 import numpy as np
 import onnx
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers.onnx_files import WEIGHT, write_tower
+from helpers.towers import randomised
 
 from reid_lab.models.frozen import frozen
 from reid_lab.models.onnx_towers import OnnxTower, onnx_files, onnx_sum
@@ -88,3 +92,28 @@ def test_the_checksum_is_that_of_the_file_and_of_its_outside_tensors(tmp_path):
 def test_a_file_of_another_program_is_no_tower(tmp_path):
     path = write_tower(tmp_path/"t.onnx", ("n", 3, 64, 32), flat=False)
     assert openings(path) == []
+
+
+def test_a_missing_onnxruntime_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"pip install 'reid_lab\[onnx\]'"):
+        OnnxTower(write_tower(tmp_path/"t.onnx"))
+
+
+def test_features_do_not_depend_on_how_many_images_go_in(tmp_path):
+    tower = OnnxTower(write_tower(tmp_path/"t.onnx", (4, 3, 64, 32)))
+    assert torch.equal(tower(IMG)[:3], tower(IMG[:3]))
+
+
+def test_a_network_exported_by_torch(tmp_path):
+    "ResNet-18 of torchvision with random numbers, as its own exporter writes it"
+    from torchvision import models
+    net = randomised(models.resnet18())
+    net.fc = torch.nn.Identity()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(net, (IMG,), tmp_path/"r18.onnx", dynamo=False, input_names=["img"], output_names=["f"],
+                          dynamic_axes=dict(img={0: "n"}, f={0: "n"}))
+    model = frozen(f"onnx:{tmp_path/'r18.onnx'}", pixels="imagenet")
+    with torch.no_grad(): want = F.normalize(net((IMG - MEAN)/STD), dim=1)
+    assert (model.encode_image(IMG) - want).abs().max() < 1e-4 and model.size == (64, 32)
