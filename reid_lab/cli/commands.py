@@ -20,6 +20,7 @@ from pathlib import Path
 from .. import __version__
 from .compare import add_compare
 from .crops import add_crops
+from .frames import add_frames
 from .labels import add_labels
 from .numbers import add_numbers, add_results
 from reid_lab.cli.options import (
@@ -286,7 +287,7 @@ def parser() -> argparse.ArgumentParser:
         c.set_defaults(do=do, options=c.options)
         c.ending = ending
         return c
-    for add in (_add_runs, _add_data, add_cache, add_crops, add_compare, add_labels, add_numbers,
+    for add in (_add_runs, _add_data, add_cache, add_crops, add_frames, add_compare, add_labels, add_numbers,
                 add_results, add_weights): add(command)
     return p
 

@@ -186,3 +186,34 @@ FAULTS = [
     bad("boxes: a text for a folder", "source is a file", lambda t: [(t/"b.csv").write_text(HEAD), crops_table(
         t/"b.csv", boxes=BoxOptions(t/"b.csv"))], "neither a folder of frames nor a video"),
 ]
+
+
+def _detect(*options, weights="ssdlite320_mobilenet_v3_large", source=_frames):
+    "Detect on the command line, with random weights of a detector"
+    def run(tmp):
+        import torch
+        from torchvision.models import detection
+        torch.manual_seed(0)
+        net = getattr(detection, weights)(weights=None, weights_backbone=None,
+            num_classes=2) if weights else torch.nn.Linear(2, 2)
+        torch.save(net.state_dict(), tmp/"d.pth")
+        refused("detect", source(tmp), "--weights", tmp/"d.pth", "--out", tmp/"b.csv", *options)
+    return run
+
+
+FAULTS += [
+    bad("detect: weights of something else", "a linear layer", _detect(weights=""), "of no detector of torchvision"),
+    bad("detect: a threshold of percent", "--threshold 50", _detect("--threshold", "50"), "threshold 50",
+            "from 0 to 1"),
+    bad("detect: a folder without images", "empty", _detect(source=lambda t: _frames(t, 0)), "holds no images"),
+    bad("detect: text for a video", "a file of another ending",
+        _detect(source=lambda t: (t/"v.txt").write_text("x") and t/"v.txt"),
+            "neither a folder of photographs nor a video"),
+    bad("detect: a broken video", "text with the ending of a video",
+        _detect(source=lambda t: (t/"v.mp4").write_text("x") and t/"v.mp4"), "cannot be opened"),
+    bad("detect: a class that the file lacks", "--label 7 of 1", _detect("--label", "7"), "label 7"),
+    bad("crops: a folder that is there", "--out exists", lambda t: refused(
+        "crops", _frames(t), "--boxes", t/"b.csv", "--out", t/"frames"), "exists"),
+    bad("crops: frames without boxes", "no --boxes for a video", lambda t: refused(
+        "crops", _video(t), "--out", t/"c"), "is a video", "--boxes FILE"),
+]
