@@ -7,6 +7,7 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
     rl.create_model, rl.list_models             models, with the weights of the package or with your own
     rl.embed_crops, rl.search, rl.refine        features of a folder; sentences and crops in them, moved by marks
     rl.Embeddings, rl.retrieval_metrics         features, also of other programs, and their scores
+    rl.compare, rl.fuse                         models on the same queries, with paired intervals; their scores as one
     rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
     rl.run                                      an experiment, as `reid_lab run` does it
 """
@@ -21,6 +22,7 @@ if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
     from .datasets.registry import load_dataset
     from .experiments.notebooks import run_notebook as run
     from .models.zoo import create_model, list_models
+    from .recipes.compare import compare, fuse
     from .recipes.crops import embed_crops, search
     from .retrieval.embeddings import Embeddings
     from .retrieval.metrics import retrieval_metrics
@@ -32,11 +34,12 @@ install()
 
 _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="data.table", create_model="models.zoo",
              list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops",
-             Embeddings="retrieval.embeddings", retrieval_metrics="retrieval.metrics", adapt_embeddings="tta.base",
-             bias_report="analysis.bias.audit", refine="analysis.refine",
-             run="experiments.notebooks:run_notebook")
+             Embeddings="retrieval.embeddings", retrieval_metrics="retrieval.metrics", compare="recipes.compare",
+             fuse="recipes.compare", adapt_embeddings="tta.base", bias_report="analysis.bias.audit",
+             refine="analysis.refine", run="experiments.notebooks:run_notebook")
 __all__ = ["World", "load_dataset", "ReidTable", "create_model", "list_models", "embed_crops", "search", "Embeddings",
-           "retrieval_metrics", "adapt_embeddings", "bias_report", "refine", "run"]     # the names above, also for type checkers
+           "retrieval_metrics", "compare", "fuse", "adapt_embeddings", "bias_report", "refine",
+           "run"]     # the names above, for type checkers, too
 
 
 def __getattr__(name):

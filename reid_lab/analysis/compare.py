@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'DISTANCE', 'ModelFeatures', 'CompareSettings', 'Intervals', 'bootstrap', 'ScoredModel', 'Difference',
-           'ranking_ms', 'shared_labels', 'SetComparison', 'compare_features', 'Comparison', 'left_out_lines',
-           'comparison_text', 'difference_figure', 'latency_figure']
+           'ranking_ms', 'SharedLabels', 'shared_labels', 'scores_per_query', 'SetComparison', 'aligned_features',
+           'compare_features', 'Comparison', 'left_out_lines', 'comparison_text', 'difference_figure', 'latency_figure']
 
-# %% ../../nbs/12_analysis/75_compare.ipynb #587e1295
+# %% ../../nbs/12_analysis/75_compare.ipynb #587e1294
 import textwrap
 import time
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from ..retrieval.alignment import align
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.metrics import Scoring, drops_same_camera, metrics_from_similarity
 from ..retrieval.ranking import rank
-from ..retrieval.scores import scores_of
+from ..retrieval.scores import Scores, scores_of
 from ..retrieval.shards import Shards
 from ..retrieval.sides import SameImages, one_numbering, same_images, two_sides
 
@@ -139,7 +139,7 @@ def ranking_ms(q:Embeddings, # Queries
         seconds.append(time.perf_counter() - start)
     return 1000*min(seconds)/len(some)
 
-# %% ../../nbs/12_analysis/75_compare.ipynb #a8dec557
+# %% ../../nbs/12_analysis/75_compare.ipynb #a8dec556
 def _knows(e, label):
     values = getattr(e, label)
     return values is not None and bool((np.asarray(values) != -1).any())
@@ -151,7 +151,7 @@ def _labels_of(features, label):
 
 
 @dataclass(frozen=True, eq=False)
-class _SharedLabels:
+class SharedLabels:
     "Labels of the rows of all models"
     q_pid:np.ndarray
     g_pid:np.ndarray
@@ -162,10 +162,21 @@ class _SharedLabels:
     @property
     def drops_camera(self) -> bool: return self.q_cam is not None
 
+    def of(self, queries:np.ndarray, # Rows, rising
+        images:np.ndarray, # Rows, rising
+        ) -> 'SharedLabels':
+        "Labels of some rows"
+        def some(values, rows): return None if values is None else values[rows]
+
+        chosen = self.same.among(images)
+        row, image = chosen.of(queries)
+        return SharedLabels(self.q_pid[queries], self.g_pid[images], some(self.q_cam, queries),
+                            some(self.g_cam, images), SameImages.of_pairs(row, image))
+
 
 def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
     settings:CompareSettings=CompareSettings(), # What counts
-    ) -> _SharedLabels:
+    ) -> SharedLabels:
     "People and cameras of all models, and the pairs that are one image"
     source = _labels_of(features, 'pid')
     if source is None:
@@ -181,19 +192,21 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
     if not drops_same_camera(settings.same_camera, *cams): cams = None, None
     pairs = [same_images(f.q, f.g) for f in features]
     rows = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ('query', 'image')]
-    return _SharedLabels(*pids, *cams, SameImages.of_pairs(*rows))
+    return SharedLabels(*pids, *cams, SameImages.of_pairs(*rows))
 
 
-def _per_query(f, labels, settings):
-    "Scores of all queries with one model, and the milliseconds of a query; NaN where a query has no match"
-    found = metrics_from_similarity(scores_of(f.q, f.g, DISTANCE), labels.q_pid, labels.g_pid, labels.q_cam,
-                                    labels.g_cam, per_query=True, same=labels.same,
+def scores_per_query(scores:Scores, # Of queries and gallery
+    labels:'SharedLabels', # Of their rows
+    ) -> np.ndarray: # (Q,3) `METRICS`, 0..1; NaN where a query has no match
+    "Hit, average precision and inverse negative penalty of each query"
+    found = metrics_from_similarity(scores, labels.q_pid, labels.g_pid, labels.q_cam, labels.g_cam, per_query=True,
+                                    same=labels.same,
                                     scoring=Scoring(same_camera='drop' if labels.drops_camera else 'keep'))
     each = found['per_query']
     hit = np.where(np.isnan(each['AP']), np.nan, each['first'] <= 1)
     return np.stack([hit, each['AP'], each['INP']], axis=1)
 
-# %% ../../nbs/12_analysis/75_compare.ipynb #41bd6063
+# %% ../../nbs/12_analysis/75_compare.ipynb #41bd6064
 @dataclass(frozen=True, eq=False)
 class SetComparison:
     "Several models on one dataset"
@@ -216,7 +229,9 @@ class SetComparison:
     def n_people(self) -> int: return len(np.unique(self.pid))
 
 
-def _aligned(features, settings):
+def aligned_features(features:Sequence[ModelFeatures], # Of several models
+    settings:CompareSettings=CompareSettings(), # Whether rows may be left out
+    ) -> tuple[list, tuple]: # Features; (model, queries, images) that were left out
     "Features of the same rows, and what each model had more"
     names = [f.label for f in features]
     queries = align([f.q for f in features], names, settings.common, 'queries')
@@ -248,9 +263,9 @@ def compare_features(features:Sequence[ModelFeatures], # Of several models; the 
         raise ValueError(f"features are labelled {names}; give at least one model, each with a label of its own")
     each_asks = all(f.q is f.g for f in features)
     for f in features: two_sides(f.q, f.g, ())
-    features, left_out = _aligned(features, settings)
+    features, left_out = aligned_features(features, settings)
     labels = shared_labels(features, settings)
-    values = [_per_query(f, labels, settings) for f in features]
+    values = [scores_per_query(scores_of(f.q, f.g, DISTANCE), labels) for f in features]
     counts = ~np.isnan(values[0][:, 0])
     pid, scored = labels.q_pid[counts], []
     for f, of_model in zip(features, values):
@@ -316,7 +331,8 @@ class Comparison:
             rows.append({'dataset': s.dataset, 'model': s.model, 'R1': s.R1, 'mAP': s.mAP, 'mINP': s.mINP,
                          f'mAP - {self.base}': gain, 'ms/image': _time(s.image_ms), 'ms/query': _time(s.query_ms)})
         out = pd.DataFrame(rows)
-        out.attrs['footnote'] = ' '.join(self.remarks())
+        fused = ['; '.join(str(fused).splitlines()) + '.' for found in self.sets for fused in found.fused]
+        out.attrs['footnote'] = ' '.join([*self.remarks(), *fused])
         return out
 
     def remarks(self) -> list[str]:
@@ -376,7 +392,8 @@ def comparison_text(comparison:Comparison, # What was found
     for found in comparison.sets:
         blocks.append('\n'.join([textwrap.fill(_heading(found), 80), _score_block(found)]))
         if found.differences: blocks.append(_difference_block(found))
-        blocks += [str(fused) for fused in found.fused]
+        for fused in found.fused:
+            blocks.append('\n'.join(textwrap.fill(line, 80) for line in str(fused).splitlines()))
     remarks = [textwrap.fill(line, 80) for line in comparison.remarks()]
     return '\n\n'.join([*blocks, '\n'.join(remarks)])
 

@@ -63,7 +63,7 @@ def entries_of(a:argparse.Namespace, # Arguments of the command
     return [replace(entry, weights=weights.get(entry.label, ''), tokenizer=tokenizers.get(entry.label, ''),
                     arguments=arguments.get(entry.label, ())) for entry in entries]
 
-# %% ../../nbs/16_cli/45_compare.ipynb #522d26e9
+# %% ../../nbs/16_cli/45_compare.ipynb #522d26e8
 _OF_MODELS = ('batch_size', 'device', 'cameras', 'captions', 'split', 'root', 'data', 'folders', 'skip', 'weights',
               'tokenizer', 'p')
 _OF_REGISTERED = ('split', 'root', 'data')
@@ -113,7 +113,9 @@ def as_record(comparison:'Comparison', # What was found
     ) -> dict: # scores, differences, fusions, remarks: for JSON
     "A comparison for a program"
     return dict(scores=comparison.scores().to_dict('records'),
-                differences=comparison.differences().to_dict('records'), remarks=comparison.remarks())
+                differences=comparison.differences().to_dict('records'), remarks=comparison.remarks(),
+                fused=[dict(dataset=found.dataset, **fused.to_dict()) for found in comparison.sets
+                       for fused in found.fused])
 
 
 def _write_files(a, comparison):
@@ -133,7 +135,7 @@ def _write_files(a, comparison):
         figure = Path(a.figure).expanduser()
         export(latency_figure(comparison), figure.stem, figure.parent, figure.suffix[1:].lower())
 
-# %% ../../nbs/16_cli/45_compare.ipynb #92811245
+# %% ../../nbs/16_cli/45_compare.ipynb #92811246
 def _records_of(a):
     "What the options say, as the records of `reid_lab.recipes.compare`"
     from reid_lab.analysis.compare import CompareSettings
@@ -162,7 +164,7 @@ def _compare(a:argparse.Namespace, # Arguments of the command
         try:
             entries = entries_of(a)
             _check_options(a, entries)
-            comparison = compare(entries, a.on, settings, sets, embedding)
+            comparison = compare(entries, a.on, settings, sets, embedding, a.fuse)
         except ValueError as e: raise ValueError(_with_labels(str(e))) from None
         _write_files(a, comparison)
     print(json_line(as_record(comparison)) if a.json else formatted(comparison, a.format or 'text'))
@@ -185,6 +187,9 @@ def add_compare(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('--same-camera', choices=('drop', 'keep'),
                    help="images of the query's person by its own camera: do not count (drop, the default where cameras "
                    'are known), or do')
+    c.add_argument('--fuse', action='store_true',
+                   help='also fuse the scores of all: calibration and weights from one half of the people, gain on the '
+                   'other')
     c.add_argument('--seed', type=SEED, default=0, help='of the bootstraps and of halves (default: 0)')
     _add_model_options(c)
     c.add_argument('--format', choices=FORMS, help='of what is printed (default: text)')

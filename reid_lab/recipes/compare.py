@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'Entry', 'read_entry', 'distinct', 'kind_of', 'SetOptions', 'AskedSet', 'is_registered', 'open_set',
-           'EmbedOptions', 'embed_set', 'compare']
+           'EmbedOptions', 'embed_set', 'compare', 'fuse']
 
-# %% ../../nbs/14_recipes/70_compare.ipynb #acd0fe19
+# %% ../../nbs/14_recipes/70_compare.ipynb #acd0fe18
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..analysis.compare import CompareSettings, Comparison, ModelFeatures, compare_features
+from ..analysis.fuse import Fused, fuse_features
 from ..core.basics import check_choice, check_whole
 from ..core.reporting import phase
 from ..data.crops import crops_table
@@ -269,17 +270,15 @@ def _opened(entry, captions, device):
                          device, dict(entry.arguments) or None)
 
 
-def compare(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # Texts as `read_entry` takes, or label -> (q, g)
-    on:Sequence[str | Path]=(), # Datasets, for models and folders of features by dataset
-    settings:CompareSettings=CompareSettings(), # What counts
-    sets:SetOptions=SetOptions(), # How datasets are read
-    embedding:EmbedOptions=EmbedOptions(), # How models embed
-    ) -> Comparison: # `table()`, `scores()`, `differences()`
-    "Features or models by datasets: scores, paired differences to the first, time"
-    if isinstance(entries, Mapping) and all(isinstance(value, tuple) for value in entries.values()):
-        if on: raise ValueError(f"on={list(on)}: features in memory are of one set; leave it out")
-        features = [ModelFeatures(label, *sides) for label, sides in entries.items()]
-        return Comparison((compare_features(features, settings=settings),))
+def _in_memory(entries):
+    "Features of a mapping from labels to both sides, or None if it names places"
+    if not isinstance(entries, Mapping): return None
+    if not all(isinstance(value, tuple) for value in entries.values()): return None
+    return [ModelFeatures(label, *sides) for label, sides in entries.items()]
+
+
+def _of_all(entries, on, sets, embedding):
+    "Name and features of one dataset after the other, and sentences on how times were measured"
     if isinstance(entries, Mapping): entries = [Entry(label, str(place)) for label, place in entries.items()]
     on = [on] if isinstance(on, (str, Path)) else list(on)
     entries = distinct([entry if isinstance(entry, Entry) else read_entry(str(entry)) for entry in entries])
@@ -295,8 +294,44 @@ def compare(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # Texts a
         for entry, kind in zip(entries, kinds):
             what = f'{entry.label} on {asked.name}' if asked else entry.label
             with phase(what): features.append(_features(entry, kind, dataset, asked, models, embedding))
-        found.append(compare_features(features, asked.name if asked else str(dataset or ''), settings))
-    return Comparison(tuple(found), _how_timed(models))
+        found.append((asked.name if asked else str(dataset or ''), features))
+    return found, _how_timed(models)
+
+
+def compare(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # Texts as `read_entry` takes, or label -> (q, g)
+    on:Sequence[str | Path]=(), # Datasets, for models and folders of features by dataset
+    settings:CompareSettings=CompareSettings(), # What counts
+    sets:SetOptions=SetOptions(), # How datasets are read
+    embedding:EmbedOptions=EmbedOptions(), # How models embed
+    fuse:bool=False, # Also fuse all models, with weights from one half of the people, see `fuse`
+    ) -> Comparison: # `table()`, `scores()`, `differences()`
+    "Features or models by datasets: scores, paired differences to the first, time"
+    features = _in_memory(entries)
+    if features is not None:
+        if on: raise ValueError(f"on={on!r}: features in memory are of one set; leave it out")
+        datasets, notes = [('', features)], ()
+    else: datasets, notes = _of_all(entries, on, sets, embedding)
+    found = []
+    for name, of_set in datasets:
+        if fuse and len(of_set) < 2:
+            raise ValueError("fuse=True needs two models at least, and there is one; leave it out")
+        result = compare_features(of_set, name, settings)
+        if fuse:
+            with phase('fusing'): result = replace(result, fused=(fuse_features(of_set, settings),))
+        found.append(result)
+    return Comparison(tuple(found), notes)
+
+
+def fuse(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # As for `compare`, two at least
+    on:str | Path='', # Dataset, for models and folders of features by dataset
+    settings:CompareSettings=CompareSettings(), # What counts
+    sets:SetOptions=SetOptions(), # How datasets are read
+    embedding:EmbedOptions=EmbedOptions(), # How models embed
+    ) -> Fused: # `scores` for `retrieval_metrics` and `rank`, and the gain
+    "Calibrated and weighted scores of several models; choices from one half of the people, gain on the other"
+    features = _in_memory(entries)
+    if features is None: [(_, features)], _ = _of_all(entries, [on] if on else [], sets, embedding)
+    return fuse_features(features, settings)
 
 
 def _features(entry, kind, dataset, asked, models, embedding):

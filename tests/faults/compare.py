@@ -21,7 +21,7 @@ def _compare(tmp, *args):
     (tmp/"there.md").write_text("mine")
     (tmp/"empty").mkdir()
     names = ("a.npz", "b.npz", "c.npz", "there.md", "empty")
-    refused("compare", *(tmp/arg if arg in names else arg for arg in args))
+    refused("compare", *(tmp/arg if arg in names else arg.replace("=b.npz", f"={tmp}/b.npz") for arg in args))
 
 
 ON = ("--on", "world", "--data", "preset=smoke")
@@ -69,6 +69,11 @@ FAULTS = [
     bad("compare: a figure of no known form", "--figure f.gif",
         lambda tmp: _compare(tmp, "a.npz", "--figure", "f.gif"),
         "--figure f.gif", ".svg"),
+    bad("compare: fusion of one model", "--fuse of one set of features", lambda tmp: _compare(tmp, "a.npz", "--fuse"),
+        "--fuse needs two models at least"),
+    bad("compare: fusion of too few people", "--fuse of three people",
+        lambda tmp: _compare(tmp, "b.npz", "x=b.npz", "--fuse", "--same-camera", "keep"),
+        "3 have queries that count", "two in each half"),
     bad("compare: two forms of one output", "--json --format md",
         lambda tmp: _compare(tmp, "a.npz", "--json", "--format", "md"), "give one of them"),
     bad("compare: --fresh of nothing", "--fresh without files", lambda tmp: _compare(tmp, "a.npz", "--fresh"),
