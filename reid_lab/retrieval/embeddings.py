@@ -256,6 +256,18 @@ def where(self:Embeddings, **conditions:object, # Column = value, several values
     return self[keep]
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f45ece6f
+def _check_tracklets(parts):
+    "An error where parts of two folders have tracklets of one name: pooling would join them"
+    roots = {}      # tracklet -> folder of its frames
+    for part in parts:
+        root = part.meta.get('root')
+        if not root or 'tracklet' not in part.columns: continue
+        for name in np.unique(part.columns['tracklet']).tolist():
+            if not name or roots.setdefault(name, root) == root: continue
+            raise ValueError(f"tracklet {name!r} is in {roots[name]!r} and in {root!r}: two videos of one name; pool "
+                             "each first, or rename a folder and embed again")
+
+
 @patch(cls_method=True)
 def concat(cls:Embeddings, parts:Iterable[Embeddings], # Embeddings of one dimension with the same columns
     ) -> Embeddings:
@@ -264,6 +276,7 @@ def concat(cls:Embeddings, parts:Iterable[Embeddings], # Embeddings of one dimen
     if not parts: raise ValueError("parts is empty; concat needs at least one Embeddings")
     for i, p in enumerate(parts):
         if not isinstance(p, Embeddings): raise TypeError(f"parts[{i}] is {type(p).__name__}, not Embeddings")
+    _check_tracklets(parts)
     first, names = parts[0], [tuple(p.table().columns) for p in parts]
     for i, p in enumerate(parts):
         if p.dim != first.dim:

@@ -52,3 +52,11 @@ def test_one_crop_is_its_own_tracklet():
     e.columns["tracklet"] = np.array(["a#1"])
     assert torch.allclose(pool_tracklets(e).emb, unit_norm(e.emb))
     assert torch.equal(pool_tracklets(e, "medoid").emb, e.emb)
+
+
+def test_tracklets_of_two_videos_of_one_name_are_not_joined():
+    a, b = _features(8), _features(8, seed=1)
+    a.meta["root"], b.meta["root"] = "/one/cam", "/two/cam"
+    with pytest.raises(ValueError, match="two videos of one name"): Embeddings.concat([a, b])
+    b.meta["root"] = "/one/cam"
+    assert len(Embeddings.concat([a, b])) == 16
