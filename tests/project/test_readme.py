@@ -147,10 +147,13 @@ def files_of_a_user(elsewhere):
     from reid_lab.datasets.registry import load_dataset
     from reid_lab.world.world import World
     people = World("smoke", task="reid").table().where(split="test")
-    for folder, rows in (("crops", range(12)), ("other_crops", range(12, 24))):
-        (elsewhere/folder).mkdir()
-        for row in rows: Image.fromarray(people.image(row)).save(elsewhere/folder/f"{row}.jpg")
-    shutil.copy(elsewhere/"crops"/"0.jpg", elsewhere/"crop.jpg")
+    of_person = people.frame.groupby("pid").indices
+    for folder, pids in (("crops", list(of_person)[:8]), ("other_crops", list(of_person)[8:10])):
+        for pid in pids:
+            (elsewhere/folder/str(pid)).mkdir(parents=True)
+            for row in of_person[pid][:4]:
+                Image.fromarray(people.image(row)).save(elsewhere/folder/str(pid)/f"{row}.jpg")
+    shutil.copy(next((elsewhere/"crops").glob("*/*.jpg")), elsewhere/"crop.jpg")
     rng = np.random.default_rng(0)
     for name in ("query", "gallery"):
         pid, cam = np.repeat(np.arange(20), 4), np.tile(np.arange(4), 20)
@@ -167,8 +170,8 @@ def test_commands_with_files_of_a_user(text, files_of_a_user, capsys):
     tried = [words for words in commands(text) if needs_files(words)]
     for words in tried: reid_lab(words)
     for made in ("features", "page.html", "report/report.html"): assert (files_of_a_user/made).exists(), made
-    rows = json.loads(next(files_of_a_user.glob("runs/*/metrics.json")).read_text())["rows"]
-    assert "cuhk-pedes" in {row["dataset"] for row in rows}
+    rows = [row for path in files_of_a_user.glob("runs/*/metrics.json") for row in json.loads(path.read_text())["rows"]]
+    assert {"cuhk-pedes", "crops"} <= {row["dataset"] for row in rows}
 
 
 def test_code_with_files_of_a_user(text, files_of_a_user, capsys):
