@@ -720,9 +720,10 @@ def model_of(e:Embeddings | Shards, # Features
     other_kind = kind and type(net).__name__ != kind and not is_pair_of
     other = other_kind or (checksum and weights_sum(net) != checksum)
     # Networks of two kinds may embed alike, and one file may be read into networks that compute differently.
-    probes = [e.meta.get('probe', ''), feature_probe(net) if e.meta.get('probe') else '']
-    alike = equal_parts(*probes, EQUAL) if other_kind else {}
-    differ = not all(equal_parts(*probes, OTHER).values())
+    of_features = e.meta.get('probe', '')
+    of_model = feature_probe(net) if of_features else ''
+    alike = equal_parts(of_features, of_model, EQUAL) if other_kind else {}
+    differ = not all(equal_parts(of_features, of_model, OTHER).values())
     if differ or (other and not (alike and all(alike.values()))):
         what = 'of other weights than' if other else 'that embeds one image or sentence otherwise than'
         raise ValueError(f"model={called!r} is a {type(net).__name__} {what} the features, which are "
