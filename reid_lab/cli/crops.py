@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['pair', 'columns_of', 'labels_in_words', 'construction', 'questions', 'check_new', 'check_page', 'empty_columns',
            'answer_record', 'answer_text', 'unread_text', 'report_itself', 'own_folder', 'features_of', 'how_known',
-           'check_known', 'add_crops']
+           'check_rows', 'check_known', 'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
 import argparse
@@ -603,12 +603,20 @@ def how_known(name:str, # `pid` or `cam`
     return f"{text}; in files of other programs, --key {name}=NAME says what they are called" if of_file else text
 
 
+def check_rows(path:str, # As given to the command
+    features:'Embeddings | Shards', # That are in it
+    ) -> None:
+    "Refuse features of no image"
+    if not len(features): raise ValueError(f'{path} holds no rows; embed the images again, or give another file')
+
+
 def check_known(path:str, # As given to the command
     features:'Embeddings | Shards', # That are in it
     of_file:bool=True, # See `how_known`
     then:str='', # What else to do, as a sentence without its end
     ) -> None:
     "Refuse features that know nobody"
+    check_rows(path, features)
     if (features.pid != -1).any(): return
     sentences = [f"{path} knows nobody: pid is -1 in all rows", how_known('pid', of_file), then]
     raise ValueError('. '.join(filter(None, sentences)))
@@ -640,6 +648,9 @@ def _set_threshold(a:argparse.Namespace, # Arguments of the command
     threshold.save(Path(a.out).expanduser())
     report_itself(len(same_images(q, g)))
     print('\n'.join([str(threshold), *threshold.rates(), *seen_by(g.meta).lines(g.meta.get('data', ''))]))
+    if threshold.misses is None:
+        warn_caller('no person of the queries has another image in the gallery, so that the misses of this threshold '
+                    'are unknown; calibrate with people who are on both sides')
     print(f'threshold: {near_path(a.out)}')
     return 0
 

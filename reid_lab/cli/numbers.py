@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .crops import check_known, how_known
+from .crops import check_known, check_rows, how_known
 from .options import COUNT, SEED, check_used, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 
@@ -168,8 +168,11 @@ def _sides_with_cameras(a):
     "Queries and, if there is one, gallery of `bias`"
     from reid_lab.retrieval.sides import two_sides
     q = _features(a.query, a.key, ('cam',), 12, 'query')
+    check_rows(a.query, q)
     if not a.gallery: return q, None
-    return two_sides(q, _features(a.gallery, a.key, ('cam',), 12, 'gallery'))
+    g = _features(a.gallery, a.key, ('cam',), 12, 'gallery')
+    check_rows(a.gallery, g)
+    return two_sides(q, g)
 
 
 def _bias(a):

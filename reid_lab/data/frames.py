@@ -184,8 +184,9 @@ class Frames:
         self._forget()
 
     def _forget(self):
-        self._kept = self._video = (None, None)         # state of a file, and what is known of it
-        self._alone = threading.Lock()
+        self._last_frame = (None, None)         # state of a file with the number of a frame, and its pixels
+        self._video = (None, None)              # state of a file, and the video that is open
+        self._lock = threading.Lock()
         self._process = os.getpid()
         self._inherited = []
 
@@ -214,15 +215,16 @@ class Frames:
         file = self.file(path)
         if region.frame is None and region.box is None: return read_image(file)
         if self._process != os.getpid(): self._leave_to_parent()
-        with self._alone: frame = self._frame_of(file, region.frame)
+        with self._lock: frame = self._frame_of(file, region.frame)
         try: return cut(frame, region.box, region.margin) if region.box else frame.copy()
         except ValueError as e: raise ValueError(f'{os.fspath(path)!r}: {e}') from None
 
     def _frame_of(self, file, number):
         "The frame that was read last, or another"
-        state = _state_of(file), number
-        if state[0] is None or self._kept[0] != state: self._kept = state, self._read(file, number)
-        return self._kept[1]
+        file_state = _state_of(file)
+        wanted = file_state, number
+        if file_state is None or self._last_frame[0] != wanted: self._last_frame = wanted, self._read(file, number)
+        return self._last_frame[1]
 
     def _read(self, file, number):
         if number is None: return read_image(file)
@@ -230,6 +232,6 @@ class Frames:
 
     def _open(self, file):
         "The video, opened again if it is another one or was changed"
-        state = _state_of(file)
-        if state is None or self._video[0] != state: self._video = state, Video(file)
+        file_state = _state_of(file)
+        if file_state is None or self._video[0] != file_state: self._video = file_state, Video(file)
         return self._video[1]

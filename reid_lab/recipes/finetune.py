@@ -108,6 +108,11 @@ def _chosen_for_val(people):
     return people[:max(2, round(len(people)/4))]
 
 
+def _sorted_ids(people):
+    "Ids as a record keeps them"
+    return tuple(int(pid) for pid in np.sort(people))
+
+
 def divisions(table:ReidTable, # Crops
     folds:int=3, # Parts of a round; each is held out once
     repeats:int=1, # Rounds
@@ -120,14 +125,14 @@ def divisions(table:ReidTable, # Crops
     rounds = []
     for repeat in range(repeats):
         people = stream(seed, 'divisions', repeat).permutation(scorable)
-        parts = [people[fold::folds] for fold in range(folds)]
+        parts = [people[first::folds] for first in range(folds)]    # every `folds`-th person, from another one on
         rounds.append([])
         for fold, test in enumerate(parts):
             others = np.concatenate([part for i, part in enumerate(parts) if i != fold])
             others = stream(seed, 'val', repeat, fold).permutation(others)
             val = _chosen_for_val(others)
             train = np.concatenate([others[len(val):], rest])
-            rounds[-1].append(Division(*(tuple(map(int, np.sort(part))) for part in (train, val, test))))
+            rounds[-1].append(Division(_sorted_ids(train), _sorted_ids(val), _sorted_ids(test)))
     return rounds
 
 
@@ -138,7 +143,7 @@ def last_division(table:ReidTable, # Crops
     scorable = people_with_matches(table, camera_rule(table) == 'drop')
     val = _chosen_for_val(stream(seed, 'last division').permutation(scorable))
     train = np.setdiff1d(known_people(table)['pid'], val)
-    return Division(tuple(map(int, train)), tuple(map(int, np.sort(val))))
+    return Division(_sorted_ids(train), _sorted_ids(val))
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #b913f8fe
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ def medoid(x:torch.Tensor, # (N,D) of length 1
     return int(mean_cosine.round(decimals=6).argmax())      # equal ones differ in the last digits
 
 # %% ../../nbs/06_retrieval/27_tracklets.ipynb #eab45710
-def _one_label(e, rows, label, names):
-    "The label of a tracklet, or an error"
+def _check_label(e, rows, label, names):
+    "An error if the crops of a tracklet have several values of a label"
     values = getattr(e, label)[rows]
     if len(np.unique(values)) == 1: return
     raise ValueError(
@@ -79,12 +79,12 @@ def _check_frames(e, groups, names):
 def pool_tracklets(e:Embeddings, # Of crops, with the column `tracklet`
     how:str='mean', # One of `POOLINGS`
     ) -> Embeddings: # One row a tracklet, with `n_crops`; crops without a tracklet stay as they are
-    "One vector for each tracklet"
+    "One vector for each tracklet; a mean of unit vectors is not brought to length 1 again"
     check_choice('how', how, POOLINGS)
     groups, names = tracklet_rows(e), np.asarray(e.columns['tracklet']).astype(str)
     for rows in groups:
         for label in ('pid', 'cam'):
-            if getattr(e, label) is not None: _one_label(e, rows, label, names)
+            if getattr(e, label) is not None: _check_label(e, rows, label, names)
     _check_frames(e, groups, names)
     unit = unit_norm(e.emb)
     chosen = np.array([rows[medoid(unit[torch.from_numpy(rows)])] for rows in groups])

@@ -98,3 +98,12 @@ def test_images_that_are_lost_or_newer_are_noted_without_a_page(features, capsys
     noted = note()
     assert f"1 of 2 listed images is no longer there ({lost}" in noted
     assert f"1 of 2 listed images was written after the features: it may show something else ({newer}" in noted
+
+
+def test_a_threshold_of_strangers_has_unknown_misses(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name, first in (("q", 0), ("same", 0), ("others", 50)):
+        Embeddings(rng.normal(size=(30, 4)), first + np.arange(30)).save(tmp_path/name)
+    for name, is_unknown in (("others", True), ("same", False)):
+        assert main(["calibrate", str(tmp_path/"q"), str(tmp_path/name), "--out", str(tmp_path/f"{name}.json")]) == 0
+        assert ("the misses of this threshold are unknown" in capsys.readouterr().err) == is_unknown

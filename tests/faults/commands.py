@@ -48,6 +48,11 @@ def _features(tmp, **change):
     return tmp/"q.npz", tmp/"g.npz"
 
 
+def _no_rows():
+    "Arrays of an empty feature file"
+    return dict(emb=np.zeros((0, 3), "f4"), pid=np.zeros(0, int), cam=np.zeros(0, int))
+
+
 def _mine(tmp):
     "A folder of the user's own results is named; it is refused and untouched"
     (tmp/"results.csv").write_text("mine")
@@ -217,6 +222,10 @@ FAULTS = [
         "--same-camera drop, the default", "--same-camera keep counts them", "--key cam=NAME"),
     bad("command: metrics of nobody and without cameras", "no cam, pid -1 in all rows",
         lambda tmp: refused("metrics", *_features(tmp, cam=None, pid=-np.ones(4, int))), "q.npz knows nobody"),
+    bad("command: metrics of a file without rows", "arrays of length 0",
+        lambda tmp: refused("metrics", *_features(tmp, **_no_rows())), "q.npz holds no rows"),
+    bad("command: bias of a file without rows", "arrays of length 0",
+        lambda tmp: refused("bias", _features(tmp, **_no_rows())[0]), "q.npz holds no rows"),
     bad("command: calibrate on nobody", "pid -1 in all rows of the queries", lambda tmp: refused("calibrate",
         *_features(tmp, pid=-np.ones(4, int)), "--out", tmp/"t"), "q.npz knows nobody", "--folders identity"),
     bad("command: calibrate on some unknown people", "pid -1 in a row of the queries", lambda tmp: refused("calibrate",

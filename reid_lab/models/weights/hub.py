@@ -58,9 +58,10 @@ def names_hub(weights:object, # What somebody gave as weights or as a model
 def hub_part(text:object, # Weights or a model, such as `frozen:hf-hub:owner/name` or `hf://owner/name#student.`
     ) -> str: # Empty if nothing of it is on the hub
     "The name of the hub in a longer name"
-    for start in (HUB, HF_HUB):
-        _, mark, rest = str(text or '').partition(start)
-        if mark: return mark + rest.partition('#')[0]
+    for prefix in (HUB, HF_HUB):
+        _, found, name_and_selection = str(text or '').partition(prefix)
+        name, _, _ = name_and_selection.partition('#')
+        if found: return prefix + name
     return ''
 
 
@@ -126,7 +127,7 @@ class Repository:
     def snapshot(self) -> Path: return self.folder/'snapshots'/self.commit
 
     def at(self, file:str='', # Path in the repository; empty: the whole repository
-        ) -> HubName:
+        ) -> HubName: # Whose revision is the commit
         "The name by which a record finds the same file later"
         return HubName(self.name.repo, self.commit, file)
 
