@@ -11,7 +11,7 @@ __all__ = ['PEDESTRIAN', 'SIDES', 'CORNERS', 'BOX_COLUMNS', 'BoxOptions', 'box_c
 import configparser
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def _numbers(values, name, row_name):
 
 
 def whole_frames(values:Sequence, # As they came
-    row_name, # Position -> name of the row, for messages
+    row_name:Callable[[int], str], # Position -> name of the row, for messages
     ) -> np.ndarray: # (N,) int64
     "Numbers of frames; a fraction is refused"
     numbers = _numbers(values, 'frame', row_name)
@@ -120,7 +120,7 @@ def _row_name(i): return f'row {i}'
 
 
 def with_sides(f:pd.DataFrame, # With the columns of boxes, as they came
-    row_name=_row_name, # Position -> name of the row, for messages
+    row_name:Callable[[int], str]=_row_name, # Position -> name of the row, for messages
     ) -> pd.DataFrame: # x, y, w, h as float64 in place of them; NaN: no box
     "Boxes as corner, width and height"
     read = {c: _numbers(f[c].tolist(), c, row_name) for c in (*SIDES, *CORNERS) if c in f}
