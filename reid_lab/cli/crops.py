@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from reid_lab.analysis.search import Answer
+    from reid_lab.data.marks import Counted
     from reid_lab.recipes.crops import Embedder
     from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.retrieval.shards import Shards
@@ -418,10 +419,11 @@ def _write_page(a, # Arguments with `html` and `images`
     title:str, # Heading
     sources:Sequence, # Features, or folders of crops, that were named
     q_images:Sequence=None, # See `answer_page`
+    marks:'Counted | None'=None, # That the page begins with
     ) -> None:
     "The page of `--html`; a warning where its images are not those that were embedded"
     from reid_lab.widgets.search import Pictures, answer_page
-    page = answer_page(answer, a.images, q_images, [own_folder(p) for p in sources], title=title)
+    page = answer_page(answer, a.images, q_images, [own_folder(p) for p in sources], title=title, marks=marks)
     page.to_html(Path(a.html).expanduser(), title=title, most=min(len(answer), 200))
     for side in (page.scene.q_thumb.images, page.scene.g_thumb.images):
         if not isinstance(side, Pictures): continue
@@ -465,7 +467,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
         if marks is not None: answer = refined_answer(answer, marks)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
-                        queries if a.image and not a.together else None)
+                        queries if a.image and not a.together else None, marks)
     report_itself(answer.itself)
     if not a.html: # a page looks at the images itself
         for note in image_notes(answer): print(note, file=sys.stderr)
@@ -481,6 +483,8 @@ def _search(a:argparse.Namespace, # Arguments of the command
     print('\n\n'.join('\n  '.join(filter(None, both)) for both in zip(texts, moved)))
     print('\n' + '\n'.join(answer.caveats()))
     if a.html: print(f'\npage: {near_path(a.html)}')
+    if a.html and marks is not None:
+        print('its download holds the marks of --marks too: give that file alone next time')
     return 0
 
 # %% ../../nbs/16_cli/10_crops.ipynb #e7f2064c

@@ -7,10 +7,10 @@ __all__ = ['DOWNLOAD', 'NO_PATHS', 'NO_FILE', 'asked_side', 'found_side', 'PairM
 
 # %% ../../nbs/15_widgets/22_marking.ipynb #864559d4
 import hashlib
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from ..data.marks import Counted, Mark, counted, read_marks, write_marks
+from ..data.marks import Counted, Mark, counted, plain, read_marks, write_marks
 from .scene import Scene
 
 # %% ../../nbs/15_widgets/22_marking.ipynb #0937b18a
@@ -46,28 +46,36 @@ def found_side(scene:Scene, # With a gallery
 class PairMarks:
     "The marks that a view shows and writes"
     def __init__(self, scene:Scene, # Whose pairs are marked
-        file:str | Path=None, # That marks are written to; None: only a page without a kernel keeps them
+        file:str | Path | Counted=None, # That marks are written to; none or earlier marks: a page alone keeps new ones
         ):
         self.scene = scene
-        self.file = None if file is None else Path(file).expanduser()
+        self._earlier = file if isinstance(file, Counted) else counted([])
+        self.file = None if file is None or isinstance(file, Counted) else Path(file).expanduser()
         self.read()
 
-    def read(self) -> Counted: # Of the file; nothing without one
+    def read(self) -> Counted: # Of the file; without one the earlier marks
         "Read the file again: others may write to it too"
         there = self.file is not None and self.file.exists()
-        self.counted = counted(read_marks(self.file) if there else [])
+        self.counted = counted(read_marks(self.file)) if there else self._earlier
         self._kinds = {mark.pair: mark.kind for mark in self.counted.marks}
         return self.counted
 
     def fixed(self, view:str, # Name of its class, for the remedy
-        ) -> dict[str, str | bool]: # can, why, file, id
+        ) -> dict[str, str | bool | list]: # can, why, file, kept, id, earlier
         "What a front end needs once; `id` names the place of the browser's storage"
         scene = self.scene
         if scene.g.path is None: return dict(can=False, why=NO_PATHS, file='', id='')
         named = '\n'.join([*scene.g.path, *(scene.q.path or scene.q.caption or [])])
         name = self.file.name if self.file else DOWNLOAD
         return dict(can=True, why=NO_FILE.format(view), file=name, kept=self.file is not None,
-                    id=hashlib.sha256(named.encode()).hexdigest()[:16])
+                    id=hashlib.sha256(named.encode()).hexdigest()[:16], earlier=self._as_spelled())
+
+    def _as_spelled(self):
+        "Marks that a page without a kernel begins with; images are spelled as in the scene, by which it finds them"
+        paths = [*self.scene.g.path, *(self.scene.q.path or [])] if self.counted.marks else []
+        spelled = {plain(path): path for path in paths}
+        return [asdict(replace(mark, a=spelled.get(plain(mark.a), mark.a), b=spelled.get(plain(mark.b), mark.b)))
+                for mark in self.counted.marks]
 
     def pair(self, asked:dict | None, # From `asked_side`
         row:int, # Of the gallery

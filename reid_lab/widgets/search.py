@@ -26,7 +26,7 @@ from ..core.old_names import renamed
 from ..core.reporting import printable
 from ..data.frames import Frames
 from ..data.images import read_image
-from ..data.marks import by_doubt
+from ..data.marks import Counted, by_doubt
 from ..figures.style import PaperFigure
 from ..figures.views import list_card, message_card
 from ..models.weights.seen import Seen, seen_by
@@ -58,7 +58,7 @@ class SearchPage(SceneView):
         folder:str | Path='.', # Which paths of crops may not leave
         seen:Seen=None, # What the model was trained on; None: what the features of the gallery name
         chance:ByChance=None, # Best scores of random sentences; None: computed if the model reads text
-        marks:str | Path=None, # File of marks on pairs, see `reid_lab.data.marks`; made with the first one
+        marks:str | Path | Counted=None, # File, made with the first mark; or marks that a page begins with
         **state): # Values of the traits
         self.model = model
         self.threshold = threshold

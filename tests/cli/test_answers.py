@@ -10,6 +10,7 @@ from PIL import Image
 
 from reid_lab.analysis.open_set import Threshold
 from reid_lab.cli.commands import main
+from reid_lab.data.marks import Mark, write_marks
 from reid_lab.recipes import crops as C
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.world.world import World
@@ -107,3 +108,12 @@ def test_a_threshold_of_strangers_has_unknown_misses(tmp_path, capsys):
     for name, is_unknown in (("others", True), ("same", False)):
         assert main(["calibrate", str(tmp_path/"q"), str(tmp_path/name), "--out", str(tmp_path/f"{name}.json")]) == 0
         assert ("the misses of this threshold are unknown" in capsys.readouterr().err) == is_unknown
+
+
+def test_a_page_of_marks_begins_with_them(made, tmp_path, capsys):
+    asked = "a man in a black coat"
+    write_marks(tmp_path/"m.jsonl", [Mark("same", "3.png", question=asked)])
+    call = ["search", str(made/"g"), asked, "--marks", str(tmp_path/"m.jsonl")]
+    assert main([*call, "--html", str(tmp_path/"page.html")]) == 0
+    assert "its download holds the marks of --marks too" in capsys.readouterr().out
+    assert '"earlier":[{"kind":"same","b":"3.png"' in (tmp_path/"page.html").read_text("utf-8")

@@ -8,7 +8,7 @@ from helpers.views import EVIL, embedded, make_scene
 
 from reid_lab.analysis.search import find
 from reid_lab.cli.commands import main
-from reid_lab.data.marks import read_marks
+from reid_lab.data.marks import Mark, counted, read_marks
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.widgets.failures import FailureBrowser
 from reid_lab.widgets.scene import Scene
@@ -163,3 +163,30 @@ def test_marks_of_a_failure_page_and_a_sentence_that_would_be_a_script(tmp_path)
     assert [(m.kind, m.question, m.b) for m in marks] == [
         ("different", EVIL, one["wrong"]["pair"]["b"]), ("same", EVIL, one["right"]["pair"]["b"])]
     assert json.loads((tmp_path/"marks.jsonl").read_text().splitlines()[0])["question"] == EVIL
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(NEEDS_CHROMIUM[1].args[0], reason="no chromium on this machine (apt-get install chromium)")
+def test_a_page_begins_with_the_marks_of_files_and_its_download_holds_them(tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
+    e = crops(tmp_path)
+    earlier = counted([Mark("different", "./5.png", "0.png"), Mark("same", "8.png", "0.png")])
+    page_file = answer_page(find(e[:4], e[4:], 6), tmp_path/"crops", marks=earlier).to_html(tmp_path/"page.html")
+    with playwright.sync_playwright() as p:
+        browser, page, broken = opened(p, accept_downloads=True)
+        page.goto(page_file.as_uri())
+        page.wait_for_selector(".rl-search[data-drawn]")
+        assert page.locator(".rl-count").inner_text().startswith("2 marks")
+        assert page.locator(".rl-mark-same[aria-pressed=true]").count() == 1
+        page.locator(".rl-mark-same[aria-pressed=true]").click()            # withdrawn
+        page.locator('.rl-item[data-row="2"] .rl-mark-same').click()        # another one
+        for _ in range(2):      # after a reload the storage holds the earlier ones as well
+            assert page.locator(".rl-count").inner_text().startswith("2 marks")
+            page.reload()
+            page.wait_for_selector(".rl-search[data-drawn]")
+        with page.expect_download() as download: page.get_by_role("button", name="download the marks").click()
+        download.value.save_as(tmp_path/"marks.jsonl")
+        browser.close()
+    marks = read_marks(tmp_path/"marks.jsonl")
+    assert not broken and [m.kind for m in marks] == ["different", "same", "none", "same"]
+    assert marks[1].time == earlier.marks[1].time and counted(marks).withdrawn == 1

@@ -16,8 +16,14 @@ function pageMarks(id) {
   try { list = JSON.parse(globalThis.localStorage.getItem(place) ?? "[]"); } catch { kept = false; }
   if (!Array.isArray(list)) list = [];
   const followers = new Set();
+  const asText = (mark) => JSON.stringify([pairKey(mark), mark.kind, mark.time]);
   return {
     follow: (f) => followers.add(f),
+    // Marks of files; the storage may hold the same ones. The last mark on a pair counts, also where it is in a file.
+    begin(marks) {
+      const known = new Set(list.map(asText));
+      list = [...list, ...marks.filter((mark) => !known.has(asText(mark)))].sort((x, y) => Date.parse(x.time) - Date.parse(y.time));
+    },
     kind: (pair) => list.findLast((mark) => pairKey(mark) === pairKey(pair))?.kind,
     counted: () => [...new Map(list.map((mark) => [pairKey(mark), mark])).values()].filter((mark) => mark.kind !== "none").length,
     isKept: () => kept,
@@ -38,6 +44,7 @@ function marking(model, redraw) {
   const page = () => {
     if (!store) {
       store = globalThis.reidLab.marks ??= pageMarks(fixed().pairs.id);
+      store.begin(fixed().pairs.earlier ?? []);
       store.follow(redraw);
     }
     return store;
