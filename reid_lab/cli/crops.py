@@ -219,7 +219,8 @@ def _add_embed(command):
                    'matched with the path below the folder, else with the file name')
     add_box_options(c)
     c.add_argument('--tracklets', choices=('mean', 'medoid'), default='',
-                   help='of boxes with ids: one vector a tracklet, the mean of its crops or the crop nearest to all')
+                   help='of boxes with ids (column tracklet): one vector a tracklet, the mean of its crops or the '
+                   'crop nearest to all')
     c.add_argument('--root', help='manifest: where paths start (default: its folder)')
     c.add_argument('--column', type=pair, action='append', metavar='OURS=THEIRS',
                    help='manifest: such as path=file')

@@ -234,6 +234,9 @@ _VALUE = rf"dict\([^()]*\)|\{{[^{{}}]*\}}|\([^()]*\)|\[[^\[\]]*\]|{_TEXT}|[\w.+-
 # `scoring=Scoring(ties='order')`: of a record, only the fields are options
 _RECORD = re.compile(r'(?<![\w.])[a-z_]+=[A-Z]\w*\((?P<fields>(?:[^()]|\([^()]*\))*)\)')
 _FIELD = re.compile(r'(?:^|, )(?P<name>[a-z_]+)=')
+# `first_frame=0 (--first-frame 0)`, for both readers: of the command line only the option stays
+_BOTH = re.compile(rf'(?<![\w/.=~-])(?:[a-z_]+=(?:{_VALUE})|[A-Z]\w*\([^()]*\)) '
+                   r'\(--(?P<name>[a-z-]+)(?P<value>[^();]*)\)')
 _ARGUMENT = re.compile(rf"(?<!\w)(?:{_TEXT})|(?<![\w/.=~-])(?P<name>[a-z_]+)=(?P<value>{_VALUE})")
 
 
@@ -257,6 +260,10 @@ def as_options(text:str, # An error of the library
         if not names or any(OPTIONS.get(name, name) not in known for name in names): return match[0]
         return match['fields'].replace(', ', ' ')
 
+    def one(match):
+        if match['name'].replace('-', '_') not in known: return match[0]
+        return f"--{match['name']}{match['value']}"
+
     def option(match):
         if match['name'] is None: return match[0] # a quoted text, such as a file name, is a value and stays as it is
         name, value = OPTIONS.get(match['name'], match['name']), match['value']
@@ -265,7 +272,7 @@ def as_options(text:str, # An error of the library
         if value == 'None': return f'no {option}'
         if value in ('', 'True'): return option
         return f'{option} {_as_typed(value)}'
-    return _ARGUMENT.sub(option, _RECORD.sub(fields, text))
+    return _ARGUMENT.sub(option, _RECORD.sub(fields, _BOTH.sub(one, text)))
 
 
 LONGEST = 2000 # Characters of a message

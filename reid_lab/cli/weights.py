@@ -22,9 +22,12 @@ _ARGUMENTS = ('model', 'param')
 def _print_inspected(a, found):
     "What a file of weights is, and the commands that embed with it; of several networks one has to be chosen first"
     from reid_lab.models.convert import weights_text
-    from reid_lab.recipes.openings import opening_lines, openings
+    from reid_lab.recipes.openings import detector_command, opening_lines, openings
     ways = [] if found['networks'] else openings(a.file, a.prefix)
-    if a.json: print(json_line(found | dict(commands=[opening.command(a.file, a.prefix) for opening in ways])))
+    if a.json:
+        detector = '' if ways or found['networks'] else detector_command(a.file, a.prefix)
+        commands = [opening.command(a.file, a.prefix) for opening in ways] or [detector]*bool(detector)
+        print(json_line(found | dict(commands=commands)))
     else:
         lines = [] if found['networks'] else opening_lines(ways, a.file, a.prefix)
         print(weights_text(found), *map(printable, lines), sep='\n')

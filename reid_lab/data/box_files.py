@@ -586,6 +586,13 @@ def _refuse_twice(placing):
         'a person is in one place: correct the ids, or leave the column out')
 
 
+def _places(placing, mask):
+    "Rows of a file, and the file, if it is one beside the frames"
+    file = placing.options.file
+    rows = _few([placing.name(i) for i in np.flatnonzero(mask)])
+    return f'{rows} of {Path(file).name}' if file else rows
+
+
 def place_boxes(boxes:BoxList, # With `path` or `frame`, and x, y, w, h (NaN: no box)
     root:Path | str, # Folder that paths start at
     source:Path | None=None, # Video or folder that frame numbers count in; None: rows have paths
@@ -596,7 +603,9 @@ def place_boxes(boxes:BoxList, # With `path` or `frame`, and x, y, w, h (NaN: no
     placing = _Placing(boxes, options)
     sides = placing.f[list(SIDES)].to_numpy(float)
     placing.drop(np.isnan(sides).any(1), 'without numbers')
-    placing.drop((placing.f[['w', 'h']] <= 0).any(axis=1), 'of no size')
+    negative = (placing.f[['w', 'h']] < 0).any(axis=1).to_numpy()
+    placing.drop(negative, f'of negative size ({_places(placing, negative)})')
+    placing.drop((placing.f[['w', 'h']] == 0).any(axis=1), 'of no size')
     if 'path' in placing.f: _by_path(placing)
     elif source is None:
         raise ValueError(

@@ -88,6 +88,8 @@ def _parquet(path):
 
 def _read_manifest(path):
     "The frame of a manifest, texts as they are written"
+    if path.suffix.lower() == '.npz':
+        raise ValueError(f'{str(path)!r}: these are features already; give a folder of crops or a manifest')
     ending = check_choice('ending', path.suffix.lower(), MANIFESTS)
     if file_kind(path) in _NO_TABLE:
         remedy = 'give a .csv, .tsv, .jsonl or .parquet file with the column path'

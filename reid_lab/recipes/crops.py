@@ -427,7 +427,7 @@ class _ImageRows:
     "The images that are embedded into a file"
     label = 'images'
     def __init__(self, table, embedder, options):
-        if options.tracklets: check_tracklets(table.frame.get('tracklet'))
+        if options.tracklets: check_tracklets(table.frame.get('tracklet'), table.frame.columns)
         self.table, self.embedder, self.options = table, embedder, options
         self.batch_size, self.check_content = options.batch_size, options.check_content
         self.facts = image_facts(table, options.check_content)      # as they are at the beginning
@@ -686,6 +686,14 @@ def _check_built_alike(noted, embedder):
                      f"{noted.arguments or 'none'}; build it alike, or leave model out")
 
 
+def _check_answers_captions(name, net, reads, noted):
+    "Refuse a sentence where the model reads images only; features were embedded by one model, so another is no way out"
+    if reads != 'captions' or hasattr(net, 'encode_text'): return
+    if noted.name and name != noted.name: _check_reads(name, net, reads)
+    raise ValueError(f"the features are of {name!r}, a {type(net).__name__}, which reads no captions; embed the crops "
+                     'again with a model that reads captions, such as clip_tiny, or ask with an image (--image)')
+
+
 def model_of(e:Embeddings | Shards, # Features
     model:Embedder | nn.Module | Path | str | None=None, # Name, folder or what is open; None: what was noted
     reads:str='', # See `ready_model`
@@ -711,8 +719,9 @@ def model_of(e:Embeddings | Shards, # Features
             if hub_part(place): check_kept(hub_part(place), 'the features')
         weights, tokenizer = weights or noted.weights, tokenizer or noted.tokenizer
         arguments = json.loads(noted.arguments or '{}')
-    net = ready_model(name, reads, weights, tokenizer, arguments).net if isinstance(name, (str, Path)) else name
-    if net is model: _check_reads(called or type(net).__name__, net, reads)
+    is_named = isinstance(name, (str, Path))
+    net = ready_model(name, '', weights, tokenizer, arguments).net if is_named else name
+    _check_answers_captions(called or (str(name) if is_named else type(net).__name__), net, reads, noted)
     if called is None: called = type(net).__name__ if net is model else str(name)
     kind, checksum = e.meta.get('model', ''), e.meta.get('checksum', '')
     # A pair of towers embeds images as its image tower does; a checksum says whether it is the same one.

@@ -57,7 +57,7 @@ def _frames_of(source, options) -> Iterator[tuple]: # name of the frame, pixels
 def detect_boxes(source:Path | str, # Folder of photographs, or video
     detector:Detector, # See `reid_lab.models.detectors.open_detector`
     options:DetectOptions=DetectOptions(), # Threshold, every n-th frame
-    ) -> pd.DataFrame: # path or frame, x, y, w, h, score; one row a person
+    ) -> pd.DataFrame: # path or frame, x, y, w, h, score; one row a person; `attrs['n_frames']`: frames read
     "Boxes of persons in the frames of a source"
     source = Path(source).expanduser()
     if not source.is_dir() and not (source.is_file() and is_video(source)):
@@ -65,12 +65,15 @@ def detect_boxes(source:Path | str, # Folder of photographs, or video
                          "one of these")
     check_threshold(detector, options.threshold)
     name = 'path' if source.is_dir() else 'frame'
-    rows = []
+    rows, n_frames = [], 0
     for frame, pixels in _frames_of(source, options):
+        n_frames += 1
         boxes, scores = detector(pixels)
         kept = (scores >= options.threshold) & (boxes[:, 2:] >= 1).all(1)
         rows += [(frame, *box, score) for box, score in zip(boxes[kept].round(DIGITS), scores[kept])]
-    return pd.DataFrame(rows, columns=[name, *SIDES, 'score'])
+    found = pd.DataFrame(rows, columns=[name, *SIDES, 'score'])
+    found.attrs['n_frames'] = n_frames     # those without a person have no row
+    return found
 
 
 def write_boxes(boxes:pd.DataFrame, # From `detect_boxes`

@@ -7,6 +7,7 @@ __all__ = ['TRIED', 'Step', 'next_lines', 'Tower', 'known_tower', 'dataset_steps
            'crops_steps']
 
 # %% ../../nbs/14_recipes/68_next_steps.ipynb #c52dccaf
+import itertools
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,6 +135,12 @@ def can_finetune(table:ReidTable, # Crops
     return len(people_with_matches(table, camera_rule(table) == 'drop')) >= MIN_PEOPLE
 
 
+def _free_name(name):
+    "The name, with a number if the working folder has it already"
+    numbered = (f'{name}{i}' for i in itertools.count(2))
+    return next(n for n in itertools.chain([name], numbered) if not Path(n).exists())
+
+
 def crops_steps(source:str, # Folder or manifest
     table:ReidTable, # Its crops
     options:Mapping[str, str] | None=None, # `folders` or `pattern`, as they were given
@@ -144,16 +151,17 @@ def crops_steps(source:str, # Folder or manifest
     labels = [word for name in ('folders', 'pattern') if options.get(name) for word in (f'--{name}', options[name])]
     embed = ['embed', source, *labels]
     known = (table['pid'] >= 0).any()
+    out = _free_name('features')
     steps = [Step('features, weights of the package',
-                  _command(*embed, '--model', 'bot_tiny' if known else 'clip_tiny', '--out', 'features'))]
+                  _command(*embed, '--model', 'bot_tiny' if known else 'clip_tiny', '--out', out))]
     tower, given = known_tower(weights), []
     if tower:
         given = ['--model', tower.model, '--weights', tower.weights]
-        steps.append(Step(f'features, {tower.model}', _command(*embed, *given, '--out', 'features-tower')))
+        steps.append(Step(f'features, {tower.model}', _command(*embed, *given, '--out', _free_name('features-tower'))))
     if known and people_with_matches(table, False).size:
         keep = [] if camera_rule(table) == 'drop' else ['--same-camera', 'keep']
         steps.append(Step('zero-shot: each crop searched among the others',
-                          _command('metrics', 'features', 'features', *keep)))
+                          _command('metrics', out, out, *keep)))
     if can_finetune(table):
         own = _parameters(data_root=source, **options if is_folder else {})
         steps.append(Step('then fine-tuning, scored on people who are held out', _command('run', 'finetune', *own)))

@@ -18,17 +18,24 @@ from .embeddings import Embeddings
 
 # %% ../../nbs/06_retrieval/27_tracklets.ipynb #1e8d65c2
 POOLINGS = ('mean', 'medoid')
+_IDS = ('id', 'ids', 'track', 'track_id', 'trackid', 'tid', 'tracklet_id', 'object_id') # of other programs
 
 
 def check_tracklets(names:Sequence[str] | None, # (N,) of crops, '' where there is none; None: there is no such column
+    columns:Sequence[str]=(), # All that the file of boxes has: one of them may hold the ids
     ) -> None:
     "An error if no crop belongs to a tracklet"
+    if any(name != '' for name in ([] if names is None else names)): return
+    ids = next((c for c in columns if str(c).lower() in _IDS), None)
+    if ids is not None:
+        raise ValueError(
+            f'no column tracklet; the file has {ids}: '
+            f"give columns=dict(tracklet={ids!r}) (--column tracklet={ids})")
     if names is None:
         raise ValueError(
             'the crops have no column tracklet; '
             'give boxes that have ids (--boxes FILE with a column tracklet, of MOTChallenge, '
             'or with track_id of COCO), or leave the pooling out (--tracklets)')
-    if any(name != '' for name in names): return
     raise ValueError(
         'no crop belongs to a tracklet: the boxes have no ids; '
         'give those that a tracker wrote, or leave the pooling out (--tracklets)')

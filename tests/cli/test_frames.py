@@ -34,6 +34,10 @@ def test_written_crops_embed_to_the_features_of_the_boxes(tmp_path):
     assert code == 2 and "exists" in err
     code, _, _ = cli("crops", walk, "--boxes", tmp_path/"gt.txt", "--out", tmp_path/"j", "--format", "jpg")
     assert code == 0 and len(list((tmp_path/"j"/"images").glob("*.jpg"))) == 48
+    size = lambda folder: sum(f.stat().st_size for f in (folder/"images").iterdir())  # noqa: E731
+    code, _, _ = cli("crops", walk, "--boxes", tmp_path/"gt.txt", "--out", tmp_path/"k", "--format", "jpg",
+            "--quality", 20)
+    assert code == 0 and size(tmp_path/"k") < size(tmp_path/"j")
 
 
 def test_a_killed_writing_leaves_no_folder_and_goes_on(tmp_path):
@@ -74,5 +78,7 @@ def test_detected_boxes_of_a_video_are_counted_from_0(tmp_path, weights):
     assert cli("detect", walk, "--weights", weights, "--every", 2, "--out", tmp_path/"b.csv")[0] == 0
     found = pd.read_csv(tmp_path/"b.csv")
     assert set(found.frame) == {0, 2, 4}
+    code, out, err = cli("detect", walk, "--weights", weights, "--threshold", 1, "--out", tmp_path/"none.csv")
+    assert code == 0 and "0 boxes in 5 frames" in out and "lower --threshold or name another --label" in out, err
     table = crops_table(walk, boxes=BoxOptions(tmp_path/"b.csv"))
     assert table["path"][0].startswith("v.mkv#frame=0&xywh=") and len(table) == len(found)

@@ -44,6 +44,11 @@ def test_lists_follow_the_registry(monkeypatch, capsys):
     ("the folder's k=0 is a file's", {"k"}, "the folder's -k 0 is a file's"),
     ("out='a b' exists", {"out"}, "--out 'a b' exists"), ("rate=1e-05", {"rate"}, "--rate 1e-05"),
     ("model=None, skip=False, fresh=True", {"model", "skip", "fresh"}, "no --model, skip=False, --fresh"),
+    ("give BoxOptions(file=...) (--boxes FILE)", {"boxes"}, "give --boxes FILE"),
+    ("out with skip_missing=True (--skip-bad)", {"skip_bad"}, "out with --skip-bad"),
+    ("say with classes=[...] (--classes) which", {"classes"}, "say with --classes which"),
+    ("is with first_frame=0 (--first-frame 0)", {"first_frame"}, "is with --first-frame 0"),
+    ("is with first_frame=0 (--first-frame 0)", (), "is with first_frame=0 (--first-frame 0)"),
     ('a "root=x" in quotes, root="x"', {"root"}, 'a "root=x" in quotes, --root x')])
 def test_options_replace_arguments_and_nothing_inside_a_value(text, known, want): assert as_options(text, known) == want
 

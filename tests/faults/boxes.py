@@ -85,6 +85,11 @@ def _bare_video(tmp):
     refused("embed", _video(tmp), "--model", "bot_tiny", "--out", tmp/"o.npz")
 
 
+def _quality_of_png(tmp):
+    (tmp/"b.csv").write_text("frame,x,y,w,h\n1,1,1,9,9\n")
+    refused("crops", _frames(tmp), "--boxes", tmp/"b.csv", "--quality", 20, "--out", tmp/"crops")
+
+
 HEAD = "frame,x,y,w,h\n"
 FAULTS = [
     bad("boxes: wrong columns", "frame, a, b", _boxes("frame,a,b\n1,2,3\n"), "has the columns ['frame', 'a', 'b']",
@@ -136,7 +141,7 @@ FAULTS = [
         error=ImportError),
     bad("boxes: a video of a manifest without frames", "path is a video", lambda t: [_video(t), _listed(
         "path,x,y,w,h\nv.mkv,1,1,9,9\n")(t)], "no column frame"),
-    bad("boxes: a video and no boxes", "embed walk.mp4", _bare_video, "is a video", "--boxes FILE"),
+    bad("boxes: a video and no boxes", "embed walk.mp4", _bare_video, "is a video", "with --boxes FILE, which"),
     bad("boxes: a file of no kind", "b.xml", _boxes("<x/>", "b.xml"), "boxes='.xml'"),
     bad("boxes: a file that does not exist", "det.txt", lambda t: boxes_table(_frames(t), BoxOptions(t/"det.txt")),
         "does not exist"),
@@ -181,6 +186,15 @@ FAULTS = [
     bad("boxes: tracklets of boxes without ids", "--tracklets mean", _embedded(HEAD + "1,1,1,9,9\n", "--tracklets",
             "mean"),
         "the boxes have no ids"),
+    bad("boxes: ids under another name", "--tracklets mean, column id", _embedded("frame,x,y,w,h,id\n1,1,1,9,9,4\n",
+        "--tracklets", "mean"), "no column tracklet; the file has id: give --column tracklet=id\n"),
+    bad("boxes: a negative width", "w=-9", _boxes(HEAD + "1,1,1,-9,9\n"), "1 box of negative size (row 0 of b.csv)"),
+    bad("MOTChallenge: a negative width", "w=-9", _boxes("1,-1,1,1,-9,9,1\n", "det.txt"),
+        "1 box of negative size (line 1 of det.txt)"),
+    bad("crops: quality of PNG", "--quality without --format jpg", _quality_of_png,
+        "--quality is of jpg; give --format jpg"),
+    bad("embed: features", "embed features.npz", lambda t: [(t/"f.npz").touch(), refused(
+        "embed", t/"f.npz", "--model", "clip_tiny", "--out", t/"o")], "these are features already"),
     bad("boxes: options of crops", "--folders with boxes", _embedded(HEAD + "1,1,1,9,9\n", "--folders", "camera"),
         "--folders camera is for a folder of crops"),
     bad("boxes: a text for a folder", "source is a file", lambda t: [(t/"b.csv").write_text(HEAD), crops_table(

@@ -547,7 +547,8 @@ def test_matches_are_those_of_a_loop():
 
 def test_questions_need_the_model_of_the_gallery(folder, tmp_path):
     e = C.embed_crops(crops_table(folder), "bot_tiny", tmp_path/"f", quiet=True)
-    with pytest.raises(ValueError, match="a BoT, which reads no captions"): C.search(e, "a man")
+    with pytest.raises(ValueError, match="a BoT, which reads no captions; embed the crops again"):
+        C.search(e, "a man")
     found = C.search(tmp_path/"f", folder/"005.png", k=2)
     assert "005.png" not in found.table().path.tolist() and found.itself == 1
     found = C.search(tmp_path/"f", shutil.copy(folder/"005.png", tmp_path/"asked.png"), k=2)

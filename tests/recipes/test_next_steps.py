@@ -54,6 +54,11 @@ def test_the_doctor_of_crops_ends_in_commands_that_work(crops, tmp_path, monkeyp
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     assert main(["doctor", str(crops), "-p", "folders=identity"]) == 0
     embed, metrics, tune = commands(capsys.readouterr().out)
+    (tmp_path/"features").mkdir()
+    assert main(["doctor", str(crops), "-p", "folders=identity"]) == 0
+    assert embed[-1] == "features"
+    embed, metrics, tune = commands(capsys.readouterr().out)
+    assert embed[-1] == "features2" and metrics[1:3] == ["features2"]*2
     assert main(embed) == 0
     after_embed = commands(capsys.readouterr().out)
     assert after_embed == [tune] and main(metrics) == 0

@@ -104,6 +104,15 @@ def test_nothing_is_proposed_for_what_nobody_takes(state, tmp_path, capsys):
     assert "embed CROPS" not in said and said.endswith("open        no model of `reid_lab embed` takes this file\n")
 
 
+def test_a_detector_is_opened_by_detect(tmp_path, capsys):
+    net = models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=2)
+    torch.save(net.state_dict(), tmp_path/"ssd.pth")
+    assert main(["weights", "inspect", str(tmp_path/"ssd.pth")]) == 0
+    line = capsys.readouterr().out.splitlines()[-1].removeprefix("open        ")
+    words = ["reid_lab", "detect", "FRAMES", "--weights", str(tmp_path/"ssd.pth"), "--out", "boxes.csv"]
+    assert shlex.split(line) == words
+
+
 def test_a_tower_in_a_file_with_others_is_opened_by_its_prefix(crops, tmp_path, capsys):
     student, teacher = (timm.create_model("convnext_atto").state_dict() for _ in range(2))
     torch.save({f"student.{k}": v for k, v in student.items()} | {f"teacher.{k}": v for k, v in teacher.items()},
