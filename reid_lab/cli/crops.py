@@ -11,6 +11,7 @@ __all__ = ['pair', 'columns_of', 'labels_in_words', 'construction', 'questions',
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -368,8 +369,17 @@ def answer_text(answer:'Answer', # Of all questions
     name:str, # Of the question
     ) -> str:
     "An answer for a reader"
-    lines = [answer.sentence(i), answer.by_chance(i), unread_text(answer.words(i))]
+    lines = [*_sentences(answer, i), unread_text(answer.words(i))]
     return '\n'.join([name, *(f'  {line}' for line in lines if line), *map(_result_line, answer.table(i).itertuples())])
+
+
+def _sentences(answer, i):
+    "The answer, and where it stands among random sentences; the best score is named once"
+    sentence, by_chance, q = answer.sentence(i), answer.by_chance(i), answer.result.q
+    if not by_chance and q.caption is not None and ('expanded' in q.meta or q.meta.get('kind') == 'refined'):
+        return [sentence, 'not compared with random sentences: the question was moved']
+    score, _, rest = sentence.partition('; ')
+    return [by_chance, rest] if by_chance.startswith(f'{score}: ') else [sentence, by_chance]
 
 
 def unread_text(words:Sequence[tuple[str, str]], # Words with their marks, see `Answer.words`
@@ -455,6 +465,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
     check_page(a)
     from reid_lab.analysis.refine import refined_answer, refined_sentence
     from reid_lab.analysis.search import image_notes
+    from reid_lab.data.text import UnreadText
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.recipes import crops
     marks = _marks_of(a)
@@ -463,8 +474,11 @@ def _search(a:argparse.Namespace, # Arguments of the command
         gallery = crops.open_features(a.features)
         model = _named_model(a)
         how = _combination(a)
-        if model is None: answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer, **how)
-        else: answer = crops.search(gallery, queries, a.k, model, threshold, **how)
+        with warnings.catch_warnings():
+            if not (a.json or a.together): warnings.simplefilter('ignore', UnreadText) # the list names these words
+            if model is None:
+                answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer, **how)
+            else: answer = crops.search(gallery, queries, a.k, model, threshold, **how)
         if marks is not None: answer = refined_answer(answer, marks)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],

@@ -39,7 +39,11 @@ def features(made, tmp_path):
 def test_search_names_the_model_the_words_and_chance(made, capsys):
     long = " ".join(["a man in a black coat"]*60)
     assert main(["search", str(made/"g"), "a man with a zebra", long, "-k", "2"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out.count("best score") == 2 and "unknown to the tokenizer" not in err       # each is said once
+    assert main(["search", str(made/"g"), "a man with a zebra", "--expand", "2"]) == 0
+    expanded = capsys.readouterr().out
+    assert "not compared with random sentences" in expanded and "not read: zebra" in expanded
     assert "model clip_tiny: trained on 6 rendered Worlds, on no photograph" in out and "doubt: in photographs" in out
     assert "not read: zebra (unknown to the model)" in out and "(cut off, the sentence is too long)" in out
     assert out.count("of 200 random sentences") == 2
