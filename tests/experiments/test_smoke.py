@@ -80,7 +80,7 @@ def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
     tested = {"attention_maps", "camel", "camera_bias", "caption_cot", "cfam", "cfan", "dart3", "dmg",
-              "failure_browser", "marked_search", "text_granularity", "word_masking"}
+              "failure_browser", "finetune", "marked_search", "text_granularity", "word_masking"}
     assert tested <= set(found)
     for name in set(found) - tested:
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)

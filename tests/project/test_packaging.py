@@ -77,7 +77,7 @@ def test_the_library_imports_only_what_it_requires(settings):
     "Nothing of the dev extra may be needed after a plain `pip install .` (others say which extra has them)"
     required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()}
     allowed = {IMPORT_NAMES.get(r, r) for r in required} | {"reid_lab", "numba", "h5py", "jscatter", "pyarrow", "faiss"}
-    allowed |= {"tensorboard", "mlflow", "distributed", "submitit"}
+    allowed |= {"tensorboard", "mlflow", "distributed", "submitit", "onnxruntime", "av"}
     allowed |= {m for m, by in WITH_THEM.items() if by in required}
     stray = {}
     for path in (ROOT/"reid_lab").rglob("*.py"):
@@ -283,7 +283,7 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     wheel.extractall(tmp_path/"site")
     dev = {"nbdev", "execnb", "ghapi", "pytest", "xdist", "pytest_timeout", "hypothesis", "playwright", "ruff",
            "pre_commit", "jscatter", "pytorch_metric_learning", "tensorboard", "distributed", "dask", "submitit",
-           "faiss"}
+           "faiss", "onnx", "onnxruntime", "onnxscript", "av"}
     hide = f"import sys\nfor name in {sorted(dev)!r}: sys.modules[name] = None\n"
     (tmp_path/"site"/"sitecustomize.py").write_text(hide)
     table, rng = World("smoke", task="text", seed=7).table().gallery("test"), np.random.default_rng(0)
@@ -313,4 +313,6 @@ def test_a_newcomer_with_a_folder_of_crops(wheel, tmp_path):
     assert best["path"] == f"hall 0/{crop.name}" and best["score"] > .999
     assert "each other's best" in call("match", "crops/hall 0", "crops/hall 1", "--model", "clip_tiny")
     assert "between cameras" in call("bias", "f")
-    assert not [p for p in (tmp_path/"home").rglob("*") if "reid_lab" in p.name] # nothing is rendered or downloaded
+    # Nothing is rendered or downloaded; what is kept are features of random sentences, where they took long.
+    kept = {p.name for p in (tmp_path/"home").rglob("reid_lab/*")}
+    assert kept <= {"random_sentences"}
