@@ -719,10 +719,10 @@ def model_of(e:Embeddings | Shards, # Features
             if hub_part(place): check_kept(hub_part(place), 'the features')
         weights, tokenizer = weights or noted.weights, tokenizer or noted.tokenizer
         arguments = json.loads(noted.arguments or '{}')
-    is_named = isinstance(name, (str, Path))
-    net = ready_model(name, '', weights, tokenizer, arguments).net if is_named else name
-    _check_answers_captions(called or (str(name) if is_named else type(net).__name__), net, reads, noted)
+    if isinstance(name, (str, Path)): net = ready_model(name, '', weights, tokenizer, arguments).net
+    else: net = name
     if called is None: called = type(net).__name__ if net is model else str(name)
+    _check_answers_captions(called, net, reads, noted)
     kind, checksum = e.meta.get('model', ''), e.meta.get('checksum', '')
     # A pair of towers embeds images as its image tower does; a checksum says whether it is the same one.
     is_pair_of = checksum and isinstance(net, FrozenPair) and kind == Frozen.__name__
