@@ -513,7 +513,7 @@ def test_cuhk_pedes_folder_from_the_command_line(tmp_path, private_cache):
     assert all(t in page for t in said) and "the query has 30 ids, published: 1,000" in page
     assert "cuhk-pedes is not in this table" in page and "**Table I" not in page
     captions = load_dataset("cuhk-pedes", tmp_path / "data").text_queries("test")
-    asked = Embeddings.load(tmp_path / "run" / "models" / "camel-0" / "zeroshot-queries")
+    asked = Embeddings.load(tmp_path / "run" / "models" / "camel-0-weights=world" / "zeroshot-queries")
     assert asked.caption == captions[captions.pid.isin(asked.pid)].caption.tolist() and len(asked) == 240
     assert all(0 < r["metrics"]["R1"] <= r["metrics"]["R10"] <= 100 for r in rows)
 
