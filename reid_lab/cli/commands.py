@@ -45,6 +45,7 @@ from reid_lab.cli.output import (
     stoppable,
     typed,
 )
+from .parameters import parameter_help, parameter_options, parameter_words
 from .weights import add_weights
 from ..core.reporting import Plain, printable
 
@@ -179,7 +180,8 @@ def _add_runs(command):
     for c in (run, sweep):
         c.add_argument('name', help='experiment, see below, or path of a notebook')
         c.add_argument('-p', '--param', action='append', metavar='NAME=VALUE',
-                       help='a parameter, see `reid_lab list experiments NAME`; repeatable')
+                       help='a parameter; --NAME VALUE says the same, and `reid_lab run NAME --help` lists them')
+        c.takes_parameters = True
         c.add_argument('--out',
                        help='folder of the run or of the sweep (default: below runs/); an interrupted run of '
                        'the same parameters is continued')
@@ -242,6 +244,8 @@ class _Each(argparse.Action):
 class _Parser(argparse.ArgumentParser):
     "A parser whose help ends with a list from a registry, read when the help is printed"
     ending = ''
+    takes_parameters = False # what no option of it is may be a parameter of an experiment
+    about_notebook = ''      # in the help, in place of the list
 
     def __init__(self, *args, **kw):
         self.options = set() # names of arguments that begin with a dash, for `print_error`
@@ -255,15 +259,28 @@ class _Parser(argparse.ArgumentParser):
         return action
 
     def parse_args(self, args=None, namespace=None):
-        "Refuse what no option is, with the nearest option of the command"
+        "Take parameters of an experiment as options; refuse what no option is, with the nearest option of the command"
+        args = self._with_parameters(sys.argv[1:] if args is None else list(args))
         found, rest = self.parse_known_args(args, namespace)
         if not rest: return found
         command = self.commands.choices[found.command]
         text = f"unrecognized arguments: {' '.join(rest)}"
         unknown = [word.partition('=')[0] for word in rest if word.startswith('--')]
         options = [option for option in command._option_string_actions if option.startswith('--')]
+        if unknown and command.takes_parameters: options += parameter_options(args)
         near = difflib.get_close_matches(unknown[0], options, n=1) if unknown else []
         command.error(f'{text}; did you mean {near[0]}?' if near else text)
+
+    def _with_parameters(self, args):
+        "The words of a command line, those of `run` and `sweep` as `parameter_words` reads them"
+        names = self.commands.choices
+        at = next((i for i, word in enumerate(args) if word in names), None)
+        if at is None or not names[args[at]].takes_parameters: return args
+        command, words = names[args[at]], args[at + 1:]
+        if {'-h', '--help'} & {*words}:
+            command.about_notebook = parameter_help(words, shutil.get_terminal_size().columns - 2)
+        try: return [*args[:at + 1], *parameter_words(words, command)]
+        except ValueError as e: command.error(str(e))
 
     def error(self, message):
         "The error in one line, and where the help is, in place of a usage that is longer than a screen allows"
@@ -271,8 +288,9 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self):
         columns = shutil.get_terminal_size().columns - 2    # as argparse has it
-        if self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
-        return super().format_help()
+        if self.about_notebook: self.epilog = self.about_notebook
+        elif self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
+        return super().format_help().rstrip('\n') + '\n'
 
 
 def parser() -> argparse.ArgumentParser:
