@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LAST_SEED', 'DEVICES', 'check_choice', 'as_list', 'check_whole', 'check_number', 'check_function', 'check_record',
-           'warn_caller', 'extra_library', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads',
+           'warn_caller', 'extra_library', 'OnUse', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads',
            'check_device', 'pick_device', 'checkout', 'project_root', 'cache_dir', 'dataset_root', 'results_file',
            'live_widgets', 'unit_norm', 'common_scale']
 
@@ -143,6 +143,27 @@ def extra_library(module:str, # To import, such as `pyarrow.parquet`
         message = f"{need}, which is not installed: pip install 'reid_lab[{extra}]'"
         if without: message += f'. {without}'
         raise ImportError(message) from e
+
+# %% ../../nbs/00_core/10_basics.ipynb #6f0a4002
+class OnUse:
+    "A function of this package by module and name, imported when it is first called or asked for its signature"
+    def __init__(self, place:str): # `models.bot:bot_tiny`
+        self.place = place
+
+    @property
+    def __wrapped__(self) -> Callable:
+        "The function itself, which is also what `inspect.signature` reads"
+        from importlib import import_module
+        module, _, name = self.place.partition(':')
+        return getattr(import_module(f'reid_lab.{module}'), name)
+
+    def __call__(self, *args, **kw): return self.__wrapped__(*args, **kw)
+
+    def __eq__(self, other): return isinstance(other, OnUse) and other.place == self.place
+
+    def __hash__(self): return hash(self.place)
+
+    def __repr__(self): return f'OnUse({self.place!r})'
 
 # %% ../../nbs/00_core/10_basics.ipynb #95f2f2a6
 def stream(seed:int, # Seed of the experiment

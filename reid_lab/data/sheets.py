@@ -14,8 +14,11 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+# %% ../../nbs/01_data/12_sheets.ipynb #35fe1cfe
+if TYPE_CHECKING: # imported where it is needed only
+    import pandas as pd
 
 # %% ../../nbs/01_data/12_sheets.ipynb #52276756
 _MARKS = ((b'\xff\xfe\0\0', 'utf-32'), (b'\0\0\xfe\xff', 'utf-32'), (b'\xff\xfe', 'utf-16'),
@@ -117,8 +120,9 @@ def _columns(sheet): # Names for pandas, which must differ
 def read_sheet(path:str | Path, # Text file with a line of column names
     sheet:Sheet=None, # From `sheet_of`; default: separated by commas
     **kw, # Further keywords of `pandas.read_csv`
-    ) -> pd.DataFrame: # Columns without spaces around their names
+    ) -> 'pd.DataFrame': # Columns without spaces around their names
     "A table of text in which each line has as many fields as the header"
+    import pandas as pd
     sheet = sheet or sheet_of(path, SEPARATORS[:1])
     if not sheet.names: raise ValueError(f"{str(path)!r} has no line of column names")
     how = dict(sep=sheet.separator, encoding=sheet.encoding, skiprows=sheet.skipped, header=0,
@@ -138,8 +142,9 @@ def read_sheet(path:str | Path, # Text file with a line of column names
 
 # %% ../../nbs/01_data/12_sheets.ipynb #277df824
 def read_json_lines(path:str | Path, # Text file with one JSON record a line
-    ) -> pd.DataFrame: # Columns of objects
+    ) -> 'pd.DataFrame': # Columns of objects
     "The records of a file of JSON lines"
+    import pandas as pd
     rows = []
     try:
         with open(path, encoding=text_encoding(path)) as f:

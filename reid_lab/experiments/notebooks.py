@@ -33,7 +33,7 @@ from ..core.reporting import report
 from ..core.scratch import Scratch
 from .cluster import read_backend
 from .execution import VARIABLES, given_execution
-from .params import check_type, notebook_parameters, notebook_params
+from .params import check_type, notebook_cells, notebook_parameters, notebook_params
 from .places import places_of, without_places
 from reid_lab.experiments.run import (
     MADE,
@@ -86,9 +86,7 @@ def _assigned(node):
 def parameter_notes(path:Path | str, # Of a notebook
     ) -> dict[str, str]: # By name, of the parameters that have one
     "The comment behind each assignment in the cell tagged `parameters`"
-    import nbformat
-    cells = [c for c in nbformat.read(path, 4).cells if 'parameters' in c.metadata.get('tags', [])]
-    source = '\n'.join(c.source for c in cells)
+    source = '\n'.join(cell.source for cell in notebook_cells(path) if 'parameters' in cell.tags)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip('# ') for t in tokens if t.type == tokenize.COMMENT}
     names = {_assigned(node): node.end_lineno for node in ast.parse(source).body if _assigned(node)}
@@ -143,10 +141,9 @@ def _line_after(prefix, lines, default):
 def read_experiment(path:Path | str, # Of a notebook with a title cell and a parameters cell
     ) -> Experiment:
     "The record of one experiment notebook"
-    import nbformat
     path = Path(path)
-    first = next(iter(nbformat.read(path, 4).cells), None)
-    lines = first.source.strip().split('\n') if first is not None and first.cell_type == 'markdown' else []
+    first = next(iter(notebook_cells(path)), None)
+    lines = first.source.strip().split('\n') if first is not None and first.kind == 'markdown' else []
     return Experiment(path.stem.removeprefix('run_'), path, _line_after('# ', lines, path.stem),
                       _line_after('> ', lines, ''), notebook_parameters(path), parameter_notes(path))
 

@@ -27,7 +27,6 @@ from pathlib import Path
 import reid_lab
 from .notebooks import find_notebook
 from .params import code_cells
-from ..training.settings import plain_settings
 
 # %% ../../nbs/13_experiments/55_sources.ipynb #5860455e
 def is_own(path:Path | str, # Of a module's file
@@ -234,6 +233,7 @@ def _job_code(name, source, texts, files, unfollowed=()):
 
 def _collect(x, texts, files, seen):
     "Add what an object that a job refers to depends on"
+    from reid_lab.training.settings import plain_settings  # brings torch, which a refused name need not wait for
     if not callable(x) and not inspect.ismodule(x): return texts.append(repr(plain_settings(value=x)))
     if id(x) in seen: return
     seen.add(id(x))

@@ -13,27 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-import pandas as pd
-import torch
-from torch import nn
+from ..core.basics import OnUse, check_choice
 
-from ..core.basics import check_choice, unit_norm
-from ..losses.basics import terms
-from .agw import agw_r50, agw_tiny
-from .backbones import norm_gradients
-from .bot import bot, bot_r50, bot_tiny
-from .camel import camel_base, camel_tiny
-from .cfam import cfam_b16, cfam_l14, cfam_tiny
-from .cfan import cfan_b16, cfan_tiny
-from .clip import clip_b16, clip_tiny
-from .clip_reid import clip_reid_b16, clip_reid_tiny
-from .dual import dual_tiny
-from .frozen import frozen, frozen_pair
-from .irra import irra_b16, irra_tiny
-from .transreid import transreid_b16, transreid_tiny
-from .tuned import tuned
-from .weights.start import NONE, TrialPassed, TrialPath, TrialState
+# %% ../../nbs/05_models/75_zoo.ipynb #73c51029
+if TYPE_CHECKING: # imported where they are needed only: records are read without them
+    import pandas as pd
+    from torch import nn
 
 # %% ../../nbs/05_models/75_zoo.ipynb #80432657
 READS, SIZES, TINY = ('images', 'captions'), ('tiny', 'paper'), 2_000_000
@@ -48,7 +35,7 @@ NEEDS = dict(n_ids=4, tokenizer=SimpleNamespace(vocab_size=60, pad_id=0, context
 @dataclass(frozen=True)
 class ModelInfo:
     "What is known about a model before it is built"
-    make: Callable  # Constructor
+    make: Callable | str  # Constructor, or `module:name` below `reid_lab.models`, imported when a model is built
     reads: str  # `images`: images only; `captions`: images and captions
     size: str  # `tiny`: at most `TINY` parameters, for two CPU cores; `paper`: the size that was published
     family: str  # Architecture; shared by its sizes
@@ -62,59 +49,65 @@ class ModelInfo:
     # training that begins otherwise must say so; empty: those of the package, or every training says where it begins
 
     def __post_init__(self):
+        if isinstance(self.make, str): object.__setattr__(self, 'make', OnUse(f'models.{self.make}'))
         check_choice('reads', self.reads, READS)
         check_choice('size', self.size, SIZES)
         for k in self.needs: check_choice('needs', k, NEEDS)
 
 # %% ../../nbs/05_models/75_zoo.ipynb #eaa5002c
 MODELS = dict(
-    agw_r50=ModelInfo(agw_r50, 'images', 'paper', 'agw', 'AGW, TPAMI 2021', ('n_ids',),
+    agw_r50=ModelInfo('agw:agw_r50', 'images', 'paper', 'agw', 'AGW, TPAMI 2021', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
-    agw_tiny=ModelInfo(agw_tiny, 'images', 'tiny', 'agw', 'AGW, TPAMI 2021', ('n_ids',)),
-    bot=ModelInfo(bot, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids', 'tower'),
+    agw_tiny=ModelInfo('agw:agw_tiny', 'images', 'tiny', 'agw', 'AGW, TPAMI 2021', ('n_ids',)),
+    bot=ModelInfo('bot:bot', 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids', 'tower'),
         starts='the published weights of its tower'),
-    bot_r50=ModelInfo(bot_r50, 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
+    bot_r50=ModelInfo('bot:bot_r50', 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
-    bot_tiny=ModelInfo(bot_tiny, 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),
-    camel_base=ModelInfo(camel_base, 'captions', 'paper', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
-        itm=True, mlm=True, eda=True,
-        starts='the tower trained on ImageNet (SG-Former-S.pth; resnet50.tv_in1k of timm for tower=resnet50) and the '
-               'folder of bert-base-uncased, both with a comma between'),
-    camel_tiny=ModelInfo(camel_tiny, 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025', ('tokenizer',),
-        itm=True, mlm=True),
-    cfam_b16=ModelInfo(cfam_b16, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'),
-                       mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    cfam_l14=ModelInfo(cfam_l14, 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'),
-                       mlm=True, starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
-    cfam_tiny=ModelInfo(cfam_tiny, 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024', ('tokenizer', 'n_ids'),
-                        mlm=True),
-    cfan_b16=ModelInfo(cfan_b16, 'captions', 'paper', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',), mlm=True,
-        starts='CLIP ViT-B/16 trained further on pedestrians with captions (HAM)'),
-    cfan_tiny=ModelInfo(cfan_tiny, 'captions', 'tiny', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',), mlm=True),
-    clip_b16=ModelInfo(clip_b16, 'captions', 'paper', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
+    bot_tiny=ModelInfo('bot:bot_tiny', 'images', 'tiny', 'bot', 'BoT, CVPRW 2019', ('n_ids',)),
+    camel_base=ModelInfo('camel:camel_base', 'captions', 'paper', 'camel', 'CAMeL, IEEE TIFS 2025',
+        ('tokenizer',), itm=True, mlm=True, eda=True,
+        starts='the tower trained on ImageNet (SG-Former-S.pth; resnet50.tv_in1k of timm for '
+            'tower=resnet50) and the folder of bert-base-uncased, both with a comma between'),
+    camel_tiny=ModelInfo('camel:camel_tiny', 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025',
+        ('tokenizer',), itm=True, mlm=True),
+    cfam_b16=ModelInfo('cfam:cfam_b16', 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024',
+        ('tokenizer', 'n_ids'), mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    cfam_l14=ModelInfo('cfam:cfam_l14', 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024',
+        ('tokenizer', 'n_ids'), mlm=True, starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
+    cfam_tiny=ModelInfo('cfam:cfam_tiny', 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024',
+        ('tokenizer', 'n_ids'), mlm=True),
+    cfan_b16=ModelInfo('cfan:cfan_b16', 'captions', 'paper', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',),
+        mlm=True, starts='CLIP ViT-B/16 trained further on pedestrians with captions (HAM)'),
+    cfan_tiny=ModelInfo('cfan:cfan_tiny', 'captions', 'tiny', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',),
+        mlm=True),
+    clip_b16=ModelInfo('clip:clip_b16', 'captions', 'paper', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
         starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    clip_reid_b16=ModelInfo(clip_reid_b16, 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023', ('n_ids',),
-        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    clip_reid_tiny=ModelInfo(clip_reid_tiny, 'images', 'tiny', 'clip_reid', 'CLIP-ReID, AAAI 2023',
-                             ('n_ids',)),
-    clip_tiny=ModelInfo(clip_tiny, 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',)),
-    dual_tiny=ModelInfo(dual_tiny, 'captions', 'tiny', 'dual', 'two towers, a baseline', ('tokenizer',),
-        starts='none'),
-    frozen=ModelInfo(frozen, 'images', 'paper', 'frozen', 'an image tower as published, zero-shot control',
-                     ('tower', 'weights'), trains=False, starts='the published weights of its tower'),
-    frozen_pair=ModelInfo(frozen_pair, 'captions', 'paper', 'frozen',
-                          'image and text tower as published, zero-shot control', ('pair', 'weights'),
-                          trains=False, starts='the published weights of its towers'),
-    irra_b16=ModelInfo(irra_b16, 'captions', 'paper', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'),
-                       mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
-    irra_tiny=ModelInfo(irra_tiny, 'captions', 'tiny', 'irra', 'IRRA, CVPR 2023', ('tokenizer', 'n_ids'),
-                        mlm=True),
-    transreid_b16=ModelInfo(transreid_b16, 'images', 'paper', 'transreid', 'TransReID, ICCV 2021', ('n_ids',),
-        starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of timm)'),
-    transreid_tiny=ModelInfo(transreid_tiny, 'images', 'tiny', 'transreid', 'TransReID, ICCV 2021',
-                             ('n_ids',)),
-    tuned=ModelInfo(tuned, 'images', 'paper', 'tuned', 'any image tower, trained on identities by BoT',
-                    ('n_ids', 'tower'), starts='the published weights of its tower'),
+    clip_reid_b16=ModelInfo('clip_reid:clip_reid_b16', 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023',
+        ('n_ids',), starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    clip_reid_tiny=ModelInfo('clip_reid:clip_reid_tiny', 'images', 'tiny', 'clip_reid',
+        'CLIP-ReID, AAAI 2023', ('n_ids',)),
+    clip_tiny=ModelInfo('clip:clip_tiny', 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',)),
+    dual_tiny=ModelInfo('dual:dual_tiny', 'captions', 'tiny', 'dual', 'two towers, a baseline',
+        ('tokenizer',), starts='none'),
+    frozen=ModelInfo('frozen:frozen', 'images', 'paper', 'frozen',
+        'an image tower as published, zero-shot control', ('tower', 'weights'), trains=False,
+        starts='the published weights of its tower'),
+    frozen_pair=ModelInfo('frozen:frozen_pair', 'captions', 'paper', 'frozen',
+        'image and text tower as published, zero-shot control', ('pair', 'weights'), trains=False,
+        starts='the published weights of its towers'),
+    irra_b16=ModelInfo('irra:irra_b16', 'captions', 'paper', 'irra', 'IRRA, CVPR 2023',
+        ('tokenizer', 'n_ids'), mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+    irra_tiny=ModelInfo('irra:irra_tiny', 'captions', 'tiny', 'irra', 'IRRA, CVPR 2023',
+        ('tokenizer', 'n_ids'), mlm=True),
+    transreid_b16=ModelInfo('transreid:transreid_b16', 'images', 'paper', 'transreid', 'TransReID, ICCV 2021',
+        ('n_ids',),
+        starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of '
+            'timm)'),
+    transreid_tiny=ModelInfo('transreid:transreid_tiny', 'images', 'tiny', 'transreid',
+        'TransReID, ICCV 2021', ('n_ids',)),
+    tuned=ModelInfo('tuned:tuned', 'images', 'paper', 'tuned',
+        'any image tower, trained on identities by BoT', ('n_ids', 'tower'),
+        starts='the published weights of its tower'),
 )
 
 # %% ../../nbs/05_models/75_zoo.ipynb #99e8eb3a
@@ -151,7 +144,7 @@ def _check_counts(kw):
 
 def create_model(name:str, # One of `list_models()`
     **kw, # Arguments of that model, those of `needs` included
-    ) -> nn.Module: # nn.Module that keeps the contract below
+    ) -> 'nn.Module': # nn.Module that keeps the contract below
     "A model by name"
     info = MODELS[check_choice('name', name, MODELS)]
     _check_counts(kw)
@@ -164,6 +157,9 @@ def check_weights(name:str, # One of `list_models()`
     **kw, # Arguments of the model that decide what it takes, such as `tower`
     ) -> None:
     "Raise what the constructor would say to weights: by their names, shapes and kinds alone, before any work"
+    import torch
+
+    from reid_lab.models.weights.start import NONE, TrialPassed, TrialPath, TrialState
     info = MODELS[check_choice('name', name, MODELS)]
     needs = {k: NEEDS[k] for k in info.needs} | kw
     for k, w in dict(weights=weights, text_weights=text_weights).items():
@@ -176,8 +172,9 @@ def check_weights(name:str, # One of `list_models()`
         except TrialPassed: pass
 
 
-def describe_models() -> pd.DataFrame: # One row a model, one column a fact
+def describe_models() -> 'pd.DataFrame': # One row a model, one column a fact
     "The records of all models as a table"
+    import pandas as pd
     rows = {n: {f.name: getattr(m, f.name) for f in fields(m) if f.name != 'make'} for n, m in MODELS.items()}
     return pd.DataFrame(rows).T.assign(needs=lambda f: f.needs.map(', '.join))
 
@@ -189,6 +186,7 @@ def sample_batch(size:tuple[int, int]=(64, 32), # Height and width
     seed:int=0, # Of pixels and tokens
     ) -> dict: # img, tokens, tokens_mlm, labels_mlm, pid, label, cam, index, caption, path
     "A random batch with everything that a loader provides"
+    import torch
     g = torch.Generator().manual_seed(seed)
     tokens = torch.randint(5, vocab_size, (n, length), generator=g)
     tokens[:, 0], tokens[n//2:, -2:] = 2, 0
@@ -202,11 +200,12 @@ def sample_batch(size:tuple[int, int]=(64, 32), # Height and width
                 caption=['a man in a red coat']*n, path=[f'{i}.jpg' for i in range(n)])
 
 # %% ../../nbs/05_models/75_zoo.ipynb #4cec84cc
-def check_model(model:nn.Module, # Reads captions if it has `encode_text`
+def check_model(model:'nn.Module', # Reads captions if it has `encode_text`
     batch:dict=None, # Default: `sample_batch(model.size)`
     text:bool=True, # Whether it encodes captions
     ) -> dict: # The losses
     "Raise `AssertionError` naming the part of the contract that `model` breaks"
+    from reid_lab.losses.basics import terms
     batch = batch or sample_batch(model.size)
     model.train()
     model.zero_grad()
@@ -223,35 +222,41 @@ def check_model(model:nn.Module, # Reads captions if it has `encode_text`
     return out
 
 
-@torch.no_grad()
 def _check_encoder(model, name, x):
     "Shape, determinism, length and independence of the batch"
+    import torch
     fn = getattr(model, name)
-    a, b = fn(x), fn(x)
+    with torch.no_grad(): a, b, first = fn(x), fn(x), fn(x[:3])
     assert a.shape == (len(x), model.dim), f"{name} gave {tuple(a.shape)}, expected {(len(x), model.dim)}"
     assert torch.equal(a, b), f"{name} is not deterministic in eval mode"
     assert torch.allclose(a.norm(dim=1), torch.ones(len(x)), atol=1e-4), f"{name} is not unit-norm"
-    assert torch.allclose(fn(x[:3]), a[:3], atol=1e-4), f"{name} of an image or caption depends on its batch"
+    assert torch.allclose(first, a[:3], atol=1e-4), f"{name} of an image or caption depends on its batch"
 
 # %% ../../nbs/05_models/75_zoo.ipynb #cec46929
-def check_image_model(model:nn.Module, # Reads images; has `n_ids`
+def check_image_model(model:'nn.Module', # Reads images; has `n_ids`
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # The losses, and how many normalisation parameters move the raw features and the scores
     "`check_model`, then what adaptation at test time needs; raise `AssertionError` naming what is broken"
+    import torch
+
+    from reid_lab.models.backbones import norm_gradients
     batch = batch or sample_batch(model.size)
     out, img = check_model(model, batch, text=False), batch['img']
     lacks = [k for k in ('raw_features', 'logits', 'forward_tta', 'n_ids') if not hasattr(model, k)]
     assert not lacks, f"the model has no {', '.join(lacks)}"
-    _check_raw(model, img)
-    _check_emb(model, batch)
+    with torch.no_grad():
+        _check_raw(model, img)
+        _check_emb(model, batch)
     features, scores = (len(norm_gradients(model, f(img))) for f in (model.raw_features, model.logits))
     assert features, "no scale or shift of a BatchNorm or LayerNorm moves raw_features"
     return {**out, 'norms_of_features': features, 'norms_of_logits': scores}
 
 
-@torch.no_grad()
 def _check_raw(model, img):
     "Shapes, determinism and agreement of raw features, scores and embedding"
+    import torch
+
+    from reid_lab.core.basics import unit_norm
     raw, scores = model.raw_features(img), model.logits(img)
     for name, x, width in (('raw_features', raw, model.dim), ('logits', scores, model.n_ids)):
         assert x.shape == (len(img), width), f"{name} gave {tuple(x.shape)}, expected {(len(img), width)}"
@@ -262,19 +267,20 @@ def _check_raw(model, img):
         assert torch.allclose(a, b, atol=1e-5), f"forward_tta gives other {name} than {name} itself"
 
 
-@torch.no_grad()
 def _check_emb(model, batch):
     "The training outputs hold the feature that is tested"
+    import torch
     emb = model(batch).get('emb')
     assert emb is not None, "forward() returns no emb, the test feature, which losses between features need"
     assert torch.allclose(emb, model.raw_features(batch['img']),
                           atol=1e-5), "emb is not what raw_features gives"
 
 # %% ../../nbs/05_models/75_zoo.ipynb #a3727a27
-def check_control(model:nn.Module, # Embeds images; and captions, if it has `encode_text`
+def check_control(model:'nn.Module', # Embeds images; and captions, if it has `encode_text`
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # Empty: there are no losses
     "Raise `AssertionError` naming what is broken in a model that is not trained"
+    import torch
     batch = batch or sample_batch(model.size)
     learned = [n for n, p in model.named_parameters() if p.requires_grad]
     assert not learned, f"{learned[:3]} can be trained"
@@ -311,16 +317,18 @@ def _matches(model, batch):
     return True
 
 
-@torch.no_grad()
-def observed_facts(model:nn.Module, # Any model of the contract
+def observed_facts(model:'nn.Module', # Any model of the contract
     batch:dict=None, # Default: `sample_batch(model.size)`
     ) -> dict: # `reads`, `size`, `itm`, `mlm`, `eda`, `trains`
     "What a model does, in the terms of `ModelInfo`"
+    import torch
     batch, trains = batch or sample_batch(model.size), getattr(model, 'trains', True)
     spy = _Spy(batch, tokens_eda=batch['tokens'].flip(0))
-    if trains: model.eval()(spy)
+    with torch.no_grad():
+        if trains: model.eval()(spy)
+        matches = _matches(model, batch)
     reads = 'captions' if 'tokens' in spy.read or not trains and hasattr(model, 'encode_text') else 'images'
-    return dict(trains=trains, reads=reads, itm=_matches(model, batch),
+    return dict(trains=trains, reads=reads, itm=matches,
                 size='tiny' if sum(p.numel() for p in model.parameters()) <= TINY else 'paper',
                 mlm='tokens_mlm' in spy.read, eda='tokens_eda' in spy.read)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, check_device
-from ..datasets.registry import DATASETS, dataset_key, require
 
 # %% ../../nbs/14_recipes/07_names.ipynb #4c967dc0
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ def check_text_dataset(name:str, # A dataset on disk, or world
     **facts, # See `require`
     ) -> None:
     "Refuse a dataset without captions or without what else is needed"
+    from reid_lab.datasets.registry import DATASETS, dataset_key, require  # brings pandas
     try: dataset_key(name)
     except ValueError: check_choice(argument, name, DATASETS)
     require(name, purpose, captions=True, **facts)
@@ -99,6 +99,7 @@ def check_text_dataset(name:str, # A dataset on disk, or world
 def check_camera_name(dataset:str, # Parameter `dataset` of run_dart3: neither `A->B` nor a table nor the World
     ) -> None:
     "Refuse a name that is neither a dataset nor a dataset and a number of cameras, under the parameter's own name"
+    from reid_lab.datasets.registry import DATASETS
     known = [name for name, d in DATASETS.items() if d.cameras and d.image_queries and name != 'world']
     name, _, cameras = dataset.rpartition('-')
     if dataset in DATASETS or name in DATASETS and cameras.isdecimal(): return

@@ -11,11 +11,14 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from .comparisons import Paired, paired, smallest_effect
 from .rows import SETTING_FIELDS, Setting, others_of, row_starts, settings_of
+
+# %% ../../nbs/04_results/50_conclusions.ipynb #825b4d0e
+if TYPE_CHECKING: # imported where it is needed only
+    import pandas as pd
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #18e87623
 NOTES = dict(  # column -> what it is
@@ -71,6 +74,7 @@ class _Comparison:
 
 def _compared(rows, metric):
     "Every setting with the first one of its dataset, split and stage"
+    import pandas as pd
     frame = pd.DataFrame(rows if isinstance(rows, pd.DataFrame) else list(rows))
     if metric not in frame or not {'variant', 'method'} & {*frame}: return []
     seeds = frame.seed if 'seed' in frame else 0
@@ -88,7 +92,7 @@ def _compared(rows, metric):
     return found
 
 
-def comparisons(rows:pd.DataFrame | Sequence[dict], # See `COMPARED_BY`; and metrics
+def comparisons(rows:'pd.DataFrame | Sequence[dict]', # See `COMPARED_BY`; and metrics
     metric:str='mAP', # To compare
     ) -> list: # Of (dataset, `Paired`)
     "Each setting with the first one of its stage on the same test set"
@@ -150,7 +154,7 @@ def recorded_row(row:dict, # Of `metrics.json`
     return {**start, **row['metrics'], **{key: row[key] for key in COMPARED_BY if key in row}}
 
 
-def conclusions(rows:pd.DataFrame | Sequence[dict], # See `comparisons`
+def conclusions(rows:'pd.DataFrame | Sequence[dict]', # See `comparisons`
     metric:str='mAP', # To compare
     ) -> list: # Of sentences; empty if nothing was compared
     "What was compared, what is resolved, what the rows cannot say"

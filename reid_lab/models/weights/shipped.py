@@ -11,14 +11,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from ...core.basics import check_choice
 from ...core.files import BROKEN, atomic_path, wrong_file
-from ...core.weight_files import checksum
-from ...data.text import WordPiece
-from .formats import FOLDERS, chosen
+
+# %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #4b53c8ca
+if TYPE_CHECKING: # imported where they are needed only: cards are read without them
+    from torch import nn
+
+    from reid_lab.data.text import WordPiece
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #9411c7b8
 FOLDER = resources.files('reid_lab')/'resources'/'weights' # of the files
@@ -45,12 +47,14 @@ class Card:
     def seeds(self) -> set: return {w[-1] for w in self.worlds}
 
 # %% ../../../nbs/05_models/00_weights/20_shipped.ipynb #71fa06ee
-def save_shipped(model:nn.Module, # Trained
+def save_shipped(model:'nn.Module', # Trained
     card:Card, # What is known about it
     path:str | Path, # File to write
     ) -> Path:
     "Write a model without its classifiers, and its card"
     from safetensors.torch import save_file
+
+    from reid_lab.core.weight_files import checksum
     def small(v): return v.half() if v.ndim > 1 and v.is_floating_point() else v
     kept = {k: v for k, v in model.state_dict().items() if not k.startswith(card.heads)}
     state = {k: small(v.detach().cpu()).contiguous() for k, v in kept.items()}
@@ -66,7 +70,7 @@ def read_card(path:str | Path, # File that `save_shipped` wrote
     "The card in the header of a file"
     from safetensors import SafetensorError, safe_open
     try:
-        with safe_open(path, 'pt') as f: written = json.loads((f.metadata() or {})['card'])
+        with safe_open(path, 'np') as f: written = json.loads((f.metadata() or {})['card'])    # no tensor is read
         # JSON has lists where a card has tuples
         tuples = {name: tuple(written[name]) for name in ('heads', 'fits')}
         tuples['worlds'] = tuple(map(tuple, written['worlds']))
@@ -111,8 +115,9 @@ def card_for(model:str, # Key of the zoo
 
 
 def shipped_tokenizer(card:Card, # Of a model that reads captions
-    ) -> WordPiece:
+    ) -> 'WordPiece':
     "The tokenizer that the weights were trained with"
+    from reid_lab.data.text import WordPiece
     return WordPiece(**card.tokenizer)
 
 
@@ -135,12 +140,13 @@ def header(path:str | Path, # A safetensors file
     "The texts in the header of a file"
     from safetensors import SafetensorError, safe_open
     try:
-        with safe_open(path, 'pt') as f: return f.metadata() or {}
+        with safe_open(path, 'np') as f: return f.metadata() or {}    # no tensor is read
     except (SafetensorError, OSError): return {}
 
 
 def _file_of(path):
     "The safetensors file that a path of weights stands for, or None"
+    from reid_lab.models.weights.formats import FOLDERS
     names = [f for files in FOLDERS.values() for f in files if f.endswith('.safetensors')]
     found = [path] if path.is_file() else [path/f for f in names if (path/f).is_file()]
     return next(iter(found), None)
@@ -174,6 +180,7 @@ def seen_worlds(weights:str | Path | dict, # As a constructor takes them
     model:str, # Key of the zoo
     ) -> tuple: # (preset, task, seed) of each World
     "The Worlds that weights have seen: by the card in their file, or the training in whose folder they lie"
+    from reid_lab.models.weights.formats import chosen
     if not isinstance(weights, (str, Path)): return ()
     path = Path(world_names(model).get(weights, chosen(weights).path))
     file = _file_of(path)
