@@ -122,7 +122,9 @@ def _doctor(a):
     from reid_lab.datasets.diagnosis import doctor
     from reid_lab.datasets.registry import dataset_key
     from reid_lab.experiments.params import parse_value
+    from reid_lab.models.weights.shipped import WORLD
     from reid_lab.recipes.next_steps import dataset_steps, is_crops
+    if a.weights == WORLD: a.weights = ''
     if a.weights and not Path(a.weights).expanduser().exists():
         raise FileNotFoundError(f'--weights {a.weights} does not exist; give a file of weights, or leave it out')
     options = {k: parse_value(v, None) for k, v in pairs(a.param, 'skip=True').items()}

@@ -8,9 +8,12 @@ __all__ = ['FLOATS', 'WHOLE', 'fingerprint', 'checksum', 'save_weights', 'Damage
 
 # %% ../../nbs/00_core/70_weight_files.ipynb #561eed07
 import hashlib
+import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 
 import torch
@@ -56,7 +59,8 @@ def check_sum(state:Mapping[str, torch.Tensor], # Name -> tensor
     path:str | Path, # Of the file, for the message
     ) -> None:
     "Refuse tensors that are not those that were written, if the header holds their checksum"
-    if meta.get('crc32', '') in ('', checksum(state)): return
+    written = meta.get('crc32')
+    if not written or written == checksum(state): return
     raise DamagedFile(
         f"{str(path)!r} holds other weights than were "
         "written (the checksum in its header differs); "
@@ -80,7 +84,9 @@ def read_tensors(path:str | Path, # A safetensors file
     recorded = {k: v for k, v in read_sums(path.parent).items() if k == path.name}
     for name, what in failed_sums(path.parent, sums=recorded).items():
         raise DamagedFile(f"{str(path)!r} {what} (by the sums.json beside it); copy or download it again")
+    if not recorded: _check_copy(state, meta, path)
     return state, meta
+
 
 
 def _read_weights(path):
@@ -88,6 +94,36 @@ def _read_weights(path):
     if path.is_dir(): raise ValueError(f"{str(path)!r} is a folder; give the .safetensors file in it")
     if not path.is_file(): raise FileNotFoundError(f"no checkpoint at {path.name!r} in {str(path.parent)!r}")
     return read_tensors(path)
+
+# %% ../../nbs/00_core/70_weight_files.ipynb #ad98cfbf
+_PACKAGED = resources.files('reid_lab')/'resources'/'weights'
+
+
+def _header_key(meta):
+    "The texts of a header in one order: safetensors keeps none"
+    return json.dumps(meta, sort_keys=True)
+
+
+@cache
+def _packaged_sums():
+    "Header -> checksum of the tensors, of those packaged files whose header holds no checksum"
+    files = [read_tensors(path) for path in sorted(Path(str(_PACKAGED)).glob('*.safetensors'))]
+    return {_header_key(meta): checksum(state) for state, meta in files if not meta.get('crc32')}
+
+
+def _check_copy(state, meta, path):
+    "Refuse a damaged copy of a packaged file; the tensors are in memory, so that the file is not read again"
+    if meta.get('crc32') or 'zoo' not in meta: return # it has a checksum, or another program wrote it
+    if path.parent.samefile(str(_PACKAGED)): return # the file itself
+    known, header, found = _packaged_sums(), _header_key(meta), checksum(state)
+    if known.get(header) == found: return
+    if header in known: what = 'its header is that of the packaged file, its tensors are not'
+    elif found in known.values(): what = 'its tensors are those of the packaged file, its header is not'
+    else: return # weights of a training before headers held a checksum
+    raise DamagedFile(
+        f"{str(path)!r} is a damaged copy of the weights of {meta['zoo']!r} that come with the package "
+        f"({what}); copy it again from {str(_PACKAGED)!r}, or give the file there, which 'world' "
+        "stands for where a model is loaded")
 
 # %% ../../nbs/00_core/70_weight_files.ipynb #5b1f0c3e
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -127,12 +127,18 @@ def _names_a_tower(name):
     return ':' in str(name) and str(name).partition(':')[0] in (*ON_TOWERS, *LIBRARIES)
 
 
+def _own_weights(weights):
+    "The weights that a user brings: None for those of the package, also by their name, `world`"
+    return None if str(weights or '') in ('', WORLD) else weights
+
+
 def check_model_name(name:Path | str, # See `ready_model`
     reads:str='', # See `ready_model`
     weights:Path | str | None=None, # See `ready_model`
     tokenizer:Path | str | None=None, # See `ready_model`
     ) -> None:
     "Raise what `ready_model` would say to a name, before anything is read or loaded"
+    weights = _own_weights(weights)
     if tokenizer and not weights and not brings_weights(str(name)):
         raise ValueError(f"tokenizer={str(tokenizer)!r} goes with weights=FILE; models of the package and folders of "
                          "trainings have their own")
@@ -245,11 +251,12 @@ class ReadyModel(NamedTuple):
 
 def ready_model(name:Path | str, # One of `ready_names()`, or a folder
     reads:str='', # `captions`: a model that reads images only is refused
-    weights:Path | str | None=None, # File for a model of the zoo, see `from_file`; None: those of the package or folder
+    weights:Path | str | None=None, # File for a model of the zoo, see `from_file`; None, `world`: of package or folder
     tokenizer:Path | str | None=None, # For `weights` that bring none, see `from_file`
     arguments:Mapping[str, object] | None=None, # More for the model with `weights`, see `from_file`
     ) -> ReadyModel:
     "A model by name or by folder"
+    weights = _own_weights(weights)
     check_model_name(name, '', weights, tokenizer)
     folder, is_built = Path(name).expanduser(), bool(weights) or _names_a_tower(name)
     if arguments and not is_built:
@@ -363,6 +370,7 @@ def open_embedder(model:'Embedder | Path | str', # Name or folder, see `ready_mo
     if not isinstance(model, (str, Path)):
         raise TypeError(f"model is a {type(model).__name__}; give a name, a folder, or what open_embedder gives. A "
                         "network of your own is an Embedder(network.eval(), 'its name')")
+    weights = _own_weights(weights)
     short, net = ready_model(model, reads, weights, tokenizer, arguments)
     if device is not None: net = net.to(pick_device(device))
     if not weights and Path(model).expanduser().is_dir(): return Embedder(net, short, weights=_whole(model))

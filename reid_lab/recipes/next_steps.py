@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..core.weight_files import DamagedFile
 from ..data.crops import MANIFESTS
 from ..data.table import ReidTable
 from ..datasets.dg_sets import DG_SETS
@@ -54,9 +55,12 @@ class Tower(NamedTuple):
     weights: str
 
 
-def _opened(file, reads_captions):
-    "The control that takes a file of weights, or None"
+def _opened(file, reads_captions, is_named=False):
+    "The control that takes a file of weights, or None; damage is passed over in a cache, not in a file of the user"
     try: ways = openings(file)
+    except DamagedFile:
+        if is_named: raise
+        return None
     except (ValueError, OSError, KeyError, TypeError): return None
     kind = 'frozen_pair:' if reads_captions else ('frozen:', 'torchvision:')
     return next((Tower(way.model, str(file)) for way in ways if way.model.startswith(kind)), None)
@@ -66,7 +70,7 @@ def known_tower(weights:str='', # File of the user; empty: what is in torch's ca
     reads_captions:bool=False, # It has to
     ) -> Tower | None: # None if there is none
     "A tower with weights of its own training that can be searched with as it is"
-    if weights: return _opened(weights, reads_captions)
+    if weights: return _opened(weights, reads_captions, is_named=True)
     folder = Path(torch.hub.get_dir())/'checkpoints'
     files = sorted(f for f in folder.glob('*') if f.suffix in ('.pth', '.pt', '.safetensors'))
     return next(filter(None, (_opened(f, reads_captions) for f in files[:TRIED])), None)
