@@ -281,7 +281,8 @@ class Board(View):
         from ipywidgets import Box, Layout
         if self._front is None:
             self._front = Box([v.front() for v in self.views], layout=Layout(flex_flow='row wrap'))
-            for v in self.views: v.front().layout = Layout(flex='1 1 440px', min_width='0', max_width='960px')
+            card = dict(flex='1 1 calc(50% - 8px)', min_width='min(100%, 440px)')
+            for view in self.views: view.front().layout = Layout(**card)
         return self._front
 
     def picture(self, dpi:int=92, # Pixels an inch

@@ -114,6 +114,18 @@ DRAWN = """() => {
 }"""
 
 
+def check_arrow_keys_on_a_slider(page):
+    "They move it, and leave the cells of the notebook alone"
+    page.select_option(".rl-cameras select", "DART3-LITE")
+    slider = page.locator('.rl-cameras input[aria-label="k"]')
+    page.wait_for_function("!document.querySelector('.rl-cameras input[aria-label=\"k\"]').disabled")
+    slider.focus()
+    here, old = page.evaluate(f"{PANEL}.content.activeCellIndex"), int(slider.input_value())
+    for key in ("ArrowRight", "ArrowUp", "ArrowUp", "ArrowDown"): page.keyboard.press(key)
+    assert int(slider.input_value()) == old + 2
+    assert page.evaluate(f"{PANEL}.content.activeCellIndex") == here
+
+
 def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
     "A slider runs the adaptation again, a click on a pair of cameras filters; every linked view follows"
     with lab_page(write_notebook(tmp_path/"cockpit.ipynb", COCKPIT)) as (page, broken):
@@ -141,6 +153,7 @@ def test_the_cockpit_in_jupyterlab(tmp_path, capsys):
         page.wait_for_function(f"{told}.camera?.[1] === 3")
         page.select_option(".rl-cameras select", "Norm")
         page.wait_for_function(f"{told}.method === 'Norm'")
+        check_arrow_keys_on_a_slider(page)
         dark(page)
         shoot(page, tmp_path/"dark.png", "cameras")
         shoot(page, tmp_path/"dark_pairs.png", "pairs")

@@ -1,6 +1,6 @@
 // Scores per camera and NMI, before and after adaptation, with the controls of the adaptation; each change runs it again.
 function render({ model, el }) {
-  const controls = h("div", { class: "rl-controls" }), parts = {};
+  const controls = h("div", { class: "rl-controls" }), parts = {}, wanted = {}; // settings that were sent and are not yet answered
 
   const scale = { // setting -> what a slider's position means
     tau: { label: "tau", to: (v) => Number((10 ** (v / 20)).toPrecision(2)), from: (x) => Math.round(20 * Math.log10(x)), low: 0, high: 60 },
@@ -20,7 +20,7 @@ function render({ model, el }) {
     const sliders = Object.entries(scale).map(([name, s]) => {
       const value = h("output", {}), input = h("input", { type: "range", min: s.low, max: s.high, step: 1, "aria-label": s.label, disabled: !live });
       input.addEventListener("input", () => { value.textContent = s.to(Number(input.value)); });
-      input.addEventListener("change", () => setState(model, { [name]: s.to(Number(input.value)) }));
+      input.addEventListener("change", () => { wanted[name] = s.to(Number(input.value)); setState(model, { [name]: wanted[name] }); });
       parts[name] = { input, value };
       return h("label", { class: "rl-slide" }, h("span", {}, s.label), input, value);
     });
@@ -48,7 +48,9 @@ function render({ model, el }) {
     parts.by.value = ui.by;
     for (const [name, s] of Object.entries(scale)) {
       const { input, value } = parts[name];
-      if (changed.has("ui") || value.textContent === "") { input.value = s.from(ui[name]); value.textContent = ui[name]; }
+      if (wanted[name] === ui[name]) delete wanted[name];
+      const late = name in wanted; // the slider has moved on since; its own answer comes
+      if (!late && (changed.has("ui") || value.textContent === "")) { input.value = s.from(ui[name]); value.textContent = ui[name]; }
       input.disabled = !live || !f.learns.includes(ui.method);
     }
     const chosen = Array.isArray(camera) ? camera : [camera];

@@ -122,7 +122,7 @@ function render({ model, el }) {
         onclick: (event) => select(model, { camera: event.shiftKey && active[0] !== null ? [active[0], values[i]]
           : camera === values[i] || (Array.isArray(camera) && camera.includes(values[i])) ? null : values[i] }) }, inside);
     };
-    fill(foot, ...names.map(one), h("span", { class: "rl-mute" }, "▲ query  ● gallery  ○ near, right  ✕ near, wrong"));
+    fill(foot, ...names.map(one), h("span", { class: "rl-mute" }, "▲ query  ● gallery  ○ near, right  ✕ near, wrong"), allCameras(model, camera));
   };
 
   const axis = (i) => { // maps that share a layout have the same limits
@@ -133,16 +133,24 @@ function render({ model, el }) {
   const layout = () => ({ margin: { l: 4, r: 4, t: 4, b: 4 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     xaxis: axis(0), yaxis: axis(1), dragmode: "pan", hovermode: "closest", hoverdistance: 8, uirevision: 1 });
 
+  // Its card changes with the window, with a neighbour, and with a side bar of JupyterLab, of which the window knows nothing.
+  const sizes = new ResizeObserver(() => {
+    const { width, height } = plot._fullLayout ?? {};
+    const changed = Math.round(width) !== plot.clientWidth || Math.round(height) !== plot.clientHeight;
+    if (plot.clientWidth && changed) plotly.Plots.resize(plot);
+  });
+
   const busy = { now: Promise.resolve() };
   const redraw = async (all) => {
     plotly ??= await library(model, "plotly");
     if (!plot.isConnected) return;
     if (all || !plotted) {
       plotted = base();
-      await plotly.react(plot, plotted, layout(), { displaylogo: false, responsive: true, scrollZoom: true,
+      await plotly.react(plot, plotted, layout(), { displaylogo: false, scrollZoom: true,
         modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"] });
       if (!plot.dataset.wired) {
         plot.dataset.wired = "1";
+        sizes.observe(plot);
         plot.on("plotly_click", clicked);
         plot.on("plotly_hover", hover);
         plot.on("plotly_afterplot", above);
@@ -165,8 +173,7 @@ function render({ model, el }) {
     fill(head, h("span", { class: "rl-title" }, ui.title), h("label", { class: "rl-group" }, "colour", choice),
       h("span", { class: "rl-group" }, button("previous query", "‹", () => step(-1)),
         h("span", {}, chosen.query === null ? "no query" : `query ${chosen.query}`), button("next query", "›", () => step(1))),
-      h("span", { class: "rl-mute" }, now.summary ?? ""),
-      chosen.camera === null ? null : h("span", { class: "rl-push" }, button("show all cameras", "show all cameras", () => select(model, { camera: null }))));
+      h("span", { class: "rl-mute rl-sum" }, now.summary ?? ""));
     if (!plot.parentNode) fill(body, plot, tip);
     keys(foot);
     root.onkeydown = (event) => {
@@ -181,5 +188,5 @@ function render({ model, el }) {
     drawn = want;
     busy.now = busy.now.then(() => redraw(all));
   });
-  return () => { stop(); model.off("msg:custom", arrived); if (plotly) plotly.purge(plot); };
+  return () => { stop(); sizes.disconnect(); model.off("msg:custom", arrived); if (plotly) plotly.purge(plot); };
 }

@@ -32,8 +32,7 @@ function render({ model, el }) {
     const f = model.get("fixed"), now = model.get("now"), ui = model.get("ui"), { camera } = model.get("select");
     const focused = root.contains(root.ownerDocument.activeElement) && root.ownerDocument.activeElement.dataset.at !== undefined;
     const chosen = (q, g) => (Array.isArray(camera) ? camera[0] === q && camera[1] === g : camera !== null && (camera === q || camera === g));
-    fill(head, h("span", { class: "rl-title" }, ui.title), h("span", { class: "rl-mute" }, now.summary ?? ""),
-      camera === null ? null : h("span", { class: "rl-push" }, button("show all cameras", "show all cameras", () => select(model, { camera: null }))));
+    fill(head, h("span", { class: "rl-title" }, ui.title), allCameras(model, camera), h("span", { class: "rl-mute rl-sum" }, now.summary ?? ""));
     if (f.message) { fill(body, h("p", { class: "rl-message" }, f.message)); fill(foot); return; }
     const cell = (q, g, r, c) => {
       const share = f.share[r][c], ratio = f.ratio[r][c], own = now.row === r ? now.own[c] : 0;
@@ -47,11 +46,14 @@ function render({ model, el }) {
     };
     const one = (c) => button(`camera ${c} only`, String(c), () => toggle(c));
     fill(body, h("table", { class: "rl-grid" },
-      h("thead", {}, h("tr", {}, h("th", { class: "rl-mute" }, "query ↓  neighbours →"), f.gallery.map((c) => h("th", { scope: "col" }, one(c))))),
+      h("thead", {}, h("tr", {}, h("th", { class: "rl-mute" }, "query ↓", h("br"), "neighbours\u00a0→"), f.gallery.map((c) => h("th", { scope: "col" }, one(c))))),
       h("tbody", {}, f.query.map((q, r) => h("tr", {}, h("th", { scope: "row" }, one(q)), f.gallery.map((g, c) => cell(q, g, r, c)))))));
     fill(foot, h("span", {}, h("i", { class: "rl-more" }), "more than by chance"), h("span", {}, h("i", { class: "rl-less" }), "less"),
       h("span", {}, "% of the 10 nearest · small number: of this query · arrows move, Enter filters, Esc all"));
     root.onkeydown = (event) => keys(event, root);
+    const digits = Math.max(2, ...[...f.query, ...f.gallery].map((c) => String(c).length)); // of the longest camera
+    root.style.setProperty("--rl-cols", f.gallery.length);
+    root.style.setProperty("--rl-digits", digits);
     root.dataset.cells = JSON.stringify({ camera, share: f.share, row: now.row ?? null });
     if (focused) root.querySelector(`[data-at="${at}"]`)?.focus({ preventScroll: true });
   });

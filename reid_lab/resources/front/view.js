@@ -41,6 +41,8 @@ function card(model, el, kind, draw) {
   };
   const root = h("section", { class: `rl rl-${kind}`, tabindex: "0", "data-lm-suppress-shortcuts": "true" }, // keys are ours, not Lab's
     parts.head, parts.body, parts.foot, parts.status);
+  // JupyterLab looks at what has the focus before it looks at what is around it: else arrow keys on a slider move its cells.
+  root.addEventListener("focusin", ({ target }) => target.setAttribute("data-lm-suppress-shortcuts", "true"));
   el.replaceChildren(root);
   savePicture(model);
   let waiting = null;
@@ -84,6 +86,10 @@ function picture(thumb, alt, attrs = {}) {
 
 const button = (label, text, act, off = false) =>
   h("button", { type: "button", class: "rl-button", "aria-label": label, title: label, disabled: off, onclick: act }, text);
+
+// Brings back the images of all cameras; where none is filtered it keeps its place, so that neighbours stay level.
+const allCameras = (model, camera) => h("span", { class: `rl-push ${camera === null ? "rl-away" : ""}` },
+  button("show all cameras", "show all cameras", () => select(model, { camera: null }), camera === null));
 
 // Another library, fetched from the kernel (or found in the page) once for all views.
 async function library(model, name) {
