@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from .search import Answer, Parts, ask, find
+from .search import Answer, Parts, as_questions, ask, find
 from ..core.basics import check_number
 from ..data.images import read_image
 from ..retrieval.embeddings import Embeddings
@@ -76,6 +76,7 @@ def ask_together(model:nn.Module, # Reads all that is given
     together:Together=Together(), # How
     ) -> WholeQuestion:
     "Embed several parts as one question"
+    what = as_questions(what)
     sentences = [x for x in what if isinstance(x, str)]
     images = [x for x in what if not isinstance(x, str)]
     _check_parts(images, sentences, together)

@@ -268,10 +268,25 @@ def _power(text:str, # Of the command line
     return _number(text, 0, 100, 'a number from 0 to 100')
 
 
+def _is_image(text):
+    "Whether a question is the path of an image that is there"
+    from reid_lab.data.images import image_suffixes
+    if not text.lower().endswith(image_suffixes()): return False
+    try: return Path(text).expanduser().is_file()
+    except OSError: return False # a name that no file can have
+
+
+def _images_among(sentences): return [text for text in sentences if _is_image(text)]
+
+
+def _words_among(sentences): return [text for text in sentences if not _is_image(text)]
+
+
 def questions(a:argparse.Namespace, # Arguments of `search`
     ) -> list: # Paths of crops, sentences
     "Sentences or crops; of one question also both"
     _check_combined(a)
+    a.image, a.sentence = [*(a.image or ()), *_images_among(a.sentence)], _words_among(a.sentence)
     if a.sentence and a.image and not a.together:
         raise ValueError('give sentences or --image, not both: one kind is asked at a time; --together makes one '
                          'question of them')

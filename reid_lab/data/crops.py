@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['LEVELS', 'MANIFESTS', 'folder_pattern', 'folder_table', 'read_manifest', 'captions_of', 'manifest_table',
-           'boxes_table', 'crops_table']
+           'boxes_table', 'crops_table', 'frame_table', 'as_crops']
 
 # %% ../../nbs/01_data/70_crops.ipynb #ca79534e
 import ast
 import json
+import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +29,7 @@ from reid_lab.data.box_files import (
 )
 from .boxes import file_of
 from .frames import is_video
-from .images import image_files
+from .images import image_files, image_suffixes
 from .labels import is_missing, read_labels
 from .sheets import read_json_lines, read_sheet, sheet_of
 from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed
@@ -230,21 +232,25 @@ def manifest_table(path:str | Path, # .csv, .tsv, .jsonl or .parquet with the co
     ) -> ReidTable: # Split `test` unless there is a column; pid and cam are -1 where there is none
     "The crops that a file lists, or that its boxes cut out"
     path = Path(path).expanduser()
-    f = _their_manifest(path, columns)
-    has_boxes = box_columns(f, f'manifest {str(path)!r}')
+    return _listed(_their_manifest(path, columns), f'manifest {str(path)!r}', root or path.parent, path.stem,
+                   follow_links, images, boxes)
+
+
+def _listed(f, what, root, name, follow_links=False, images='sample', boxes=None):
+    "The table of a frame whose columns have our names"
+    has_boxes = box_columns(f, what)
     if 'path' not in f and not (has_boxes and 'frame' in f):
         raise ValueError(
-            f"manifest {str(path)!r} has no column path, only {list(f.columns)}; "
+            f"{what} has no column path, only {list(f.columns)}; "
             "say which holds the image files with columns=dict(path=...)")
-    root = root or path.parent
     if 'path' in f: f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
-    if has_boxes: return _boxed(manifest_boxes(f, boxes or BoxOptions()), root, path.stem, boxes, follow_links, images)
+    if has_boxes: return _boxed(manifest_boxes(f, boxes or BoxOptions()), root, name, boxes, follow_links, images)
     if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
         raise ValueError(
-            f"manifest {str(path)!r} has no boxes (x, y, w, h), "
+            f"{what} has no boxes (x, y, w, h), "
             "which margin, first_frame and min_score are for; "
             "leave these out")
-    return _manifest_rows(f, root, path.stem, follow_links).validate(images)
+    return _manifest_rows(f, root, name, follow_links).validate(images)
 
 
 # %% ../../nbs/01_data/70_crops.ipynb #70b0x002
@@ -342,3 +348,43 @@ def _refuse_given(source, kind, **parameters):
     for name, value in parameters.items():
         if value:
             raise ValueError(f"{name}={value!r} is for a {kind}, and {str(source)!r} is none; leave it out")
+
+# %% ../../nbs/01_data/70_crops.ipynb #f602c024
+def _common_root(paths):
+    "The deepest folder that holds all files"
+    whole = [os.path.abspath(os.path.expanduser(path)) for path in paths]
+    try: return os.path.commonpath([os.path.dirname(path) for path in whole]), whole
+    except ValueError: raise ValueError('paths lie on different drives; make a table of each') from None # of Windows
+
+
+def frame_table(frame:pd.DataFrame, # With the column `path`, and labels as in a manifest
+    root:str | Path | None=None, # Folder that paths start at; None: whole paths, or those from where Python runs
+    name:str='crops', # Of the table
+    images:str='sample', # See `folder_table`
+    ) -> ReidTable:
+    "The crops that a frame lists"
+    f = frame.copy()
+    if not len(f): raise ValueError('the frame has no rows; give one row an image')
+    if root is None and 'path' in f:
+        root, whole = _common_root([os.fspath(path) for path in f.path])
+        f['path'] = [Path(path).relative_to(root).as_posix() for path in whole]
+    return _listed(f, 'the frame', root or '.', name, images=images)
+
+
+def as_crops(source:ReidTable | pd.DataFrame | str | Path | Sequence[str | Path], # See the text above
+    images:str='sample', # See `folder_table`
+    ) -> ReidTable:
+    "Crops in whatever form they are: a table, a folder, a manifest, a frame, or a list of image files"
+    if isinstance(source, ReidTable): return source
+    if isinstance(source, pd.DataFrame): return frame_table(source, images=images)
+    if isinstance(source, (str, Path)):
+        path = Path(source).expanduser()
+        if path.is_file() and path.suffix.lower() in image_suffixes(): return as_crops([path], images)
+        return crops_table(source, images=images)
+    paths = list(source) if isinstance(source, (list, tuple)) else None
+    if paths is None or not all(isinstance(path, (str, Path)) for path in paths):
+        what = f'a {type(source).__name__}' if paths is None else 'a list that holds other things than paths'
+        raise TypeError(f'crops are {what}; give a folder, a manifest, a list of image files, a DataFrame with the '
+                        'column path, or a ReidTable')
+    if not paths: raise ValueError('the list of image files is empty; give at least one')
+    return frame_table(pd.DataFrame(dict(path=[os.fspath(path) for path in paths])), images=images)

@@ -142,12 +142,32 @@ def _check_counts(kw):
             "whole numbers from 1 on such as (256, 128)")
 
 
+_ABOUT_NEEDS = dict(
+    n_ids='the number of training identities that its classifier tells apart: those of the training set '
+          '(table.pid.nunique()), or 1 where only features are wanted',
+    tokenizer='what turns captions into tokens, such as one that load_tokenizer of reid_lab.data.text reads',
+    tower='the name of an image tower of timm, such as resnet50',
+    pair='the name of a pair of open_clip, such as ViT-B-16',
+    weights="a file of weights, 'published' (downloaded once) or 'none'")
+
+
+def _check_needs(name, given):
+    "Raise where an argument is missing that has no default, and say what it is"
+    parameters = inspect.signature(MODELS[name].make).parameters
+    missing = [k for k in MODELS[name].needs if k not in given and parameters[k].default is inspect.Parameter.empty]
+    if not missing: return
+    about = '; '.join(f'{k} is {_ABOUT_NEEDS[k]}' for k in missing)
+    call = ', '.join([repr(name), *(f'{k}=...' for k in missing)])
+    raise TypeError(f"model {name!r} needs {' and '.join(missing)}: {about}. Write create_model({call})")
+
+
 def create_model(name:str, # One of `list_models()`
     **kw, # Arguments of that model, those of `needs` included
     ) -> 'nn.Module': # nn.Module that keeps the contract below
     "A model by name"
     info = MODELS[check_choice('name', name, MODELS)]
     _check_counts(kw)
+    _check_needs(name, kw)
     return info.make(**kw)
 
 

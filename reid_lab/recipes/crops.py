@@ -27,13 +27,13 @@ import torch
 from torch import nn
 
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
-from ..analysis.search import Answer, ask, find, with_chance
+from ..analysis.search import Answer, as_questions, ask, find, with_chance
 from ..analysis.together import Together, ask_together, find_together
 from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
 from ..core.reporting import progress
-from ..data.crops import crops_table
+from ..data.crops import as_crops, crops_table
 from ..data.table import ReidTable
 from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer, one_note
 from reid_lab.models.frozen import (
@@ -581,7 +581,8 @@ def _opens_model(reads:str='', # See `ready_model`
     "Take weights, tokenizer and device of a model as the last release did, with a warning"
     def decorate(function):
         @functools.wraps(function)
-        def call(table, model, out, *args, **kwargs):
+        def call(table, model, *args, **kwargs):
+            out, args = args[:1], args[1:]      # a keyword, or left out, where nothing is there
             single = {name: kwargs.pop(name) for name in _OF_MODEL if name in kwargs}
             if args and (args[0] is None or isinstance(args[0], (str, Path))):  # where a file of weights stood
                 if 'weights' in single:
@@ -594,24 +595,36 @@ def _opens_model(reads:str='', # See `ready_model`
                         f"{'it goes' if len(single) == 1 else 'they go'} with the next release")
                 warn_caller(text, DeprecationWarning)
                 model = open_embedder(model, reads=reads, **single)
-            return function(table, model, out, *args, **kwargs)
+            return function(table, model, *out, *args, **kwargs)
         return call
     return decorate
 
 
+def _in_one_go(rows, meta):
+    "Features of all rows, in memory alone"
+    e, left_out = rows.embed(0, len(rows))
+    if e is None: raise ValueError(f'none of {len(rows)} images can be read, such as {left_out[0]}')
+    e.meta |= dict(left_out=left_out) | meta
+    return rows.pooled(e)
+
+
 @_opens_model()
 @gathered(options=CropOptions)
-def embed_crops(table:ReidTable, # Crops, see `crops_table`
+def embed_crops(table:ReidTable | pd.DataFrame | Path | str | Sequence[Path | str], # Crops, see `as_crops`: a folder,
+        # a manifest, a list of image files, a frame or a table
     model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
-    out:Path | str, # Where to write: folder, `.safetensors` or `.npz`, see `Embeddings.save`
+    out:Path | str | None=None, # Where to write: folder, `.safetensors` or `.npz`; None: nowhere
     options:CropOptions=CropOptions(), # How crops are read and embedded
     *, fresh:bool=False, # Begin anew, and replace what is there; an interrupted call with `fresh` goes on
     quiet:bool | None=None, # No progress lines
     ) -> Embeddings: # Also written to `out`
-    "Features of all crops; an interrupted call is continued by the same call"
-    out = check_output(out, fresh)
+    "Features of all crops; an interrupted call with `out` is continued by the same call"
+    if out is not None: out = check_output(out, fresh)
+    elif fresh: raise ValueError('fresh=True replaces what is at out, and out is None; leave fresh out, or give out')
+    table = as_crops(table, 'none' if options.skip_bad else 'sample')
     embedder = open_embedder(model)
     rows = _ImageRows(table, embedder, options)
+    if out is None: return _in_one_go(rows, embedder.facts(table) | embedder.sums)
     return _write_features(out, rows, embedder.facts(table) | embedder.sums, fresh, quiet)
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #c83b91fd
@@ -769,7 +782,7 @@ def _refuse_threshold(threshold, together, expansion):
 
 
 def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or folder
-    what:str | Path | np.ndarray | Sequence, # A sentence, a `Path` of a crop, pixels (H,W,3) uint8, or a list
+    what:str | Path | np.ndarray | Sequence, # A sentence, the path of a crop, pixels (H,W,3) uint8, or a list
     k:int=10, # Images a question
     model:Embedder | nn.Module | Path | str | None=None, # Name, folder or what is open; None: what was noted
     threshold:Threshold | Path | str | None=None, # `Threshold`, or its file; None: nothing on presence
@@ -782,7 +795,7 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
     expansion = as_expansion(expand)
     _refuse_threshold(threshold, together, expansion)
     e = open_features(features)
-    items = list(what) if isinstance(what, (list, tuple)) else [what]
+    items = as_questions(what)
     first = items[0] if items else None
     reads = 'captions' if any(isinstance(item, str) for item in items) else ''
     net = model_of(e, model, reads, weights, tokenizer)
