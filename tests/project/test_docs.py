@@ -172,3 +172,19 @@ def test_two_searches_from_a_disk(site):
             assert wanted in titles
         browser.close()
     assert asked == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")
+def test_no_page_is_wider_than_the_window(site):
+    playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.goto((site/"index.html").as_uri())
+        for width in (390, 1200, 1330, 1366, 1440, 1500, 1552, 1600, 1920):
+            page.set_viewport_size(dict(width=width, height=900))
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{wide} px at {width}"
+        browser.close()
