@@ -327,7 +327,7 @@ class Comparison:
         rows = []
         for s in self.scores().itertuples():
             d = gains.get((s.dataset, s.model))
-            gain = '' if d is None else f'{d.diff:+.1f} {_interval(d.low, d.high, "+.1f")}'
+            gain = '' if d is None else f'{d.diff:+z.1f} {_interval(d.low, d.high, "+z.1f")}'
             rows.append({'dataset': s.dataset, 'model': s.model, 'R1': s.R1, 'mAP': s.mAP, 'mINP': s.mINP,
                          f'mAP - {self.base}': gain, 'ms/image': _time(s.image_ms), 'ms/query': _time(s.query_ms)})
         out = pd.DataFrame(rows)
@@ -379,8 +379,9 @@ def _score_block(found):
 
 def _difference_block(found):
     "Differences to the first model as text"
-    rows = [{'model': d.model, '': d.metric, 'diff': f'{d.diff:+.1f}', 'over people': _interval(d.low, d.high, '+.1f'),
-             'over queries': _interval(d.query_low, d.query_high, '+.1f'), 'verdict': d.verdict}
+    rows = [{'model': d.model, '': d.metric, 'diff': f'{d.diff:+z.1f}',
+             'over people': _interval(d.low, d.high, '+z.1f'),
+             'over queries': _interval(d.query_low, d.query_high, '+z.1f'), 'verdict': d.verdict}
             for d in found.differences]
     return f'difference to {found.scored[0].model}, 95 %\n{pd.DataFrame(rows).to_string(index=False)}'
 

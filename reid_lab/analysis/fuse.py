@@ -123,7 +123,7 @@ def choose_weights(half:Half, # To choose on
 # %% ../../nbs/12_analysis/77_fuse.ipynb #741da9cc
 def _spread(d):
     "The interval of a difference as text; empty where no spread was seen"
-    return f' [{d.low:+.1f}, {d.high:+.1f}]' if np.isfinite([d.low, d.high]).all() else ''
+    return f' [{d.low:+z.1f}, {d.high:+z.1f}]' if np.isfinite([d.low, d.high]).all() else ''
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ class Fused:
 
     def __str__(self):
         people, queries, test_people, test_queries = self.counts
-        gains = ', '.join(f'{d.metric} {d.diff:+.1f}{_spread(d)}' for d in self.gain)
+        gains = ', '.join(f'{d.metric} {d.diff:+z.1f}{_spread(d)}' for d in self.gain)
         verdict = self.gain[METRICS.index('mAP')].verdict
         lines = [f'fused: {self.formula()}',
                  f'chosen on {people} people ({queries} queries), tested on {test_people} others ({test_queries})',

@@ -552,7 +552,7 @@ def _with_interval(row, name):
 def _signed(row):
     "A change as text"
     if not np.isfinite(row.change_low): return '-'
-    return f'{row.change:+.1f} [{row.change_low:+.1f}, {row.change_high:+.1f}]'
+    return f'{row.change:+z.1f} [{row.change_low:+z.1f}, {row.change_high:+z.1f}]'
 
 
 @dataclass(frozen=True)

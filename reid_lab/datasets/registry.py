@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['FACTS', 'DATASETS', 'FOLLOW', 'Dataset', 'dataset_key', 'list_datasets', 'fits', 'require', 'describe_datasets',
-           'DataRoot', 'data_root_of', 'annotations_in', 'find_root', 'check_options', 'file_checks', 'load_dataset',
-           'load_as_in_papers']
+           'dataset_title', 'DataRoot', 'data_root_of', 'annotations_in', 'find_root', 'check_options', 'file_checks',
+           'load_dataset', 'load_as_in_papers']
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #322a6f7d
 import inspect
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -296,6 +297,31 @@ def describe_datasets() -> pd.DataFrame: # Title, facts, images and captions as 
         rows[name] = dict(title=spec.title, **facts, splits=', '.join(spec.splits), images=_n_images(spec),
                           citation=spec.citation)
     return pd.DataFrame(rows).T
+
+# %% ../../nbs/07_datasets/60_registry.ipynb #a7d1f002
+_PARTS = {'skew': 'skewed light', 'iid': 'even light'}    # of a World, where its name is not plain
+
+
+def _world_title(rest):
+    "`World` with preset and part in brackets, from what follows `world` in a name"
+    words = rest.strip()
+    if words.startswith('('): return f'World {words}'
+    preset, _, part = words.lstrip('-').partition('-' if '-' in words.lstrip('-') else ' ')
+    part = part.replace('//', ', ').replace('/', ', ')
+    inside = ', '.join(filter(None, (preset, _PARTS.get(part, part))))
+    return f'World ({inside})' if inside else 'World'
+
+
+def dataset_title(name:str, # In a result row or a parameter: a key of `DATASETS`, a World, `a->b`; or any other name
+    ) -> str: # `World (smoke, skewed light)`, `Market-1501`; any other name as it is
+    "A data set in words, for figures and tables"
+    text = str(name)
+    if '->' in text: return ' to '.join(dataset_title(part.strip()) for part in text.split('->'))
+    if text in DATASETS: return DATASETS[text].title
+    if re.match(r'world(-(smoke|quick|full|paper)\b| \(|-?$)', text): return _world_title(text.removeprefix('world'))
+    key, _, cameras = text.rpartition('-')
+    if key in DATASETS and cameras.isdigit(): return f'{DATASETS[key].title} ({cameras} cameras known)'
+    return text
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #26e7df83
 def _config_root(path:Path):

@@ -148,7 +148,8 @@ def camera_bars(frames:pd.DataFrame | dict, # Of `analysis.bias.per_camera.per_c
     label:str | None=None, # Text of the metric
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
     width:float | None=None, # Inches, instead of the column's
-    height:float=1.9, # Inches
+    height:float | None=None, # Inches
+    title:str='', # Above the bars, such as the data set
     ) -> PaperFigure:
     "A metric per camera and method, and the mean weighted by queries"
     frames = frames if isinstance(frames, dict) else {'': frames}
@@ -158,7 +159,7 @@ def camera_bars(frames:pd.DataFrame | dict, # Of `analysis.bias.per_camera.per_c
     colours, bar = method_colours(frames), .84/len(frames)
     at = {c: i for i, c in enumerate(cams)}
     with paper_style(column, width) as w:
-        fig = paper_figure(w, height, layout='constrained')
+        fig = paper_figure(w, height or (2.1 if title else 1.9), layout='constrained')
         ax = fig.subplots()
         for j, (name, f) in enumerate(frames.items()):
             mean, off = _weighted(f, metric, seen), bar*(j - (len(frames) - 1)/2)
@@ -168,11 +169,19 @@ def camera_bars(frames:pd.DataFrame | dict, # Of `analysis.bias.per_camera.per_c
                 ax.bar(some.cam.map(at) + off, some[metric], bar, color=colours[name], alpha=alpha)
             ax.bar([len(cams) + .5 + off], [mean], bar, color=colours[name], label=text)
         _under(ax, cams, seen, next(iter(frames.values())), w)
-        ax.set_ylabel(label or literal(f'{metric} (%)'))
+        _score_label(ax, label or literal(f'{metric} (%)'))
+        if title: ax.set_title(literal(wrap_text(title, w - .8, 8, 2)))
         ncols = 2 if w < 5 else 4
         if any(frames):
             fig.legend(loc='outside upper center', ncols=ncols, handlelength=1., columnspacing=1.2)
     return fig
+
+
+def _score_label(ax, text):
+    "The text of the y axis in lines that are no longer than the axis is high"
+    room = .8*ax.figure.get_figheight() - .3
+    lines = [wrap_text(line, room, 8, 3) for line in text.split('\n')]
+    ax.set_ylabel('\n'.join(lines))
 
 
 def _under(ax, cams, seen, frame, w):
@@ -205,6 +214,7 @@ def error_curves(frame:pd.DataFrame, # Of `analysis.bias.per_camera.error_vs_dis
     width:float | None=None, # Inches, instead of the column's
     height:float | None=None, # Inches
     label:str='errors at rank 1 (%)', # Text of the y axis
+    title:str='', # Above all panels, such as the data set
     ) -> PaperFigure:
     "Error rate against each uncertainty, with the number of queries of each bin"
     for c in ('kind', 'low', 'high', 'centre', 'n', 'error'): check_choice('column', c, list(frame.columns))
@@ -212,14 +222,18 @@ def error_curves(frame:pd.DataFrame, # Of `analysis.bias.per_camera.error_vs_dis
         raise ValueError("no bin has enough queries; lower bins or min_count of error_vs_distance")
     kinds = list(dict.fromkeys(frame.kind))
     with paper_style(column, width) as w:
-        fig = paper_figure(w, height or max(1.75, .85*w/len(kinds)), layout='constrained')
+        high = height or max(1.75, .85*w/len(kinds))
+        if title and not height: high += .2
+        fig = paper_figure(w, high, layout='constrained')
         axes = fig.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for i, (ax, kind) in enumerate(zip(axes, kinds)):
             _error_panel(ax, frame[frame.kind == kind], i)
             ax.set(xlabel=UNCERTAINTY_NAMES.get(kind, literal(kind)))
             ax.grid(axis='y')
             ax.locator_params(axis='x', nbins=4)
-        axes[0].set(ylabel=label, ylim=(0, None))
+        axes[0].set_ylim(0, None)
+        _score_label(axes[0], label)
+        if title: fig.suptitle(literal(wrap_text(title, w - .4, 8, 2)), size=8)
     return fig
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #1894b797
@@ -250,7 +264,9 @@ def nmi_bars(frame:pd.DataFrame, # `method`, `camera` and perhaps `identity` and
     panels = [('camera', 'NMI with cameras ↓')]
     if 'identity' in frame and frame.identity.notna().any():
         panels.append(('identity', 'NMI with identities ↑'))
-    high = height or .62 + .2*len(frame)
+    names = [literal(wrap_text(m, .95, 7, 2)) for m in frame.method]
+    line = .25 if any('\n' in name for name in names) else .2   # inches of a method
+    high = height or .62 + line*len(frame)
     if label and not height: high += .15
     with paper_style(column, width) as w:
         fig = paper_figure(w, high, layout='constrained')
@@ -261,7 +277,7 @@ def nmi_bars(frame:pd.DataFrame, # `method`, `camera` and perhaps `identity` and
             y = np.arange(len(frame))
             axes[0].vlines(frame.chance, y - .34, y + .34, color='black', lw=1.)
             axes[0].set_xlabel('black tick: by chance', size=6.5)
-        axes[0].set_yticks(range(len(frame)), [literal(wrap_text(m, .95, 7, 2)) for m in frame.method])
+        axes[0].set_yticks(range(len(frame)), names)
         axes[0].invert_yaxis()
         if label: fig.supxlabel(literal(label), size=8)
     return fig

@@ -335,7 +335,7 @@ def heat_map(matrix:pd.DataFrame, # Rows, columns and numbers
         for r, c in zip(*np.nonzero(np.isfinite(values))):
             best = values[r, c] == np.nanmax(values[:, c])
             dark = image.norm(values[r, c]) > .6
-            ax.text(c, r, f'{values[r, c]:.{digits}f}', ha='center', va='center',
+            ax.text(c, r, f'{values[r, c]:z.{digits}f}', ha='center', va='center',
                     weight='bold' if best else 'normal', color='white' if dark else '#222222')
         _tick_names(ax, matrix, (w - 1.3)/matrix.shape[1])
         ax.set(xlabel=xlabel, ylabel=ylabel, title=literal(label))

@@ -94,7 +94,7 @@ def word_card(words:Sequence[dict], # text, and perhaps value (number), gone, st
         head = .22 + .13*(text.count('\n') + 1 if text else 0) + .05
         end = head + _words_height(_flow(words, w - .06))
         fig, ax = inch_canvas(w, end + .2, photo=False)
-        ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5,
+        ax.text(.03, .11, wrap_text(title, .85*w - .1, 7.5, 1), va='center', weight='bold', size=7.5,
                 parse_math=False)
         if text: ax.text(.03, .22, text, va='top', color='#555555', linespacing=1.2, parse_math=False)
         _draw_words(ax, words, .03, head, w - .06)
@@ -148,7 +148,7 @@ def map_card(panels:Sequence[dict], # image, over: (H,W,3) or None; name, head, 
         verdicts = [wrap_text(p.get('verdict', ''), each - .1, 6.5, 4) for p in panels]
         lines = max(2, *(v.count('\n') + 1 for v in verdicts), 0)
         fig, ax = inch_canvas(w, top + th + .24 + .11*lines)
-        ax.text(.03, .11, wrap_text(title, w - .1, 7.5, 1), va='center', weight='bold', size=7.5,
+        ax.text(.03, .11, wrap_text(title, .85*w - .1, 7.5, 1), va='center', weight='bold', size=7.5,
                 parse_math=False)
         _draw_words(ax, words, .03, .24, w - .06)
         for i, (p, verdict) in enumerate(zip(panels, verdicts)):

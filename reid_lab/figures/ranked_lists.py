@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
-from .style import RIGHT, WRONG, PaperFigure, inch_canvas, paper_style, wrap_text
+from .style import RIGHT, WRONG, PaperFigure, inch_canvas, paper_style, text_width, wrap_text
 
 # %% ../../nbs/11_figures/30_ranked_lists.ipynb #715c9773
 _TICK = [[(-.5, .05), (-.12, .42), (.5, -.4)]]
@@ -63,6 +63,14 @@ _WIDEST, _LOWEST = .75, .45   # inches of an image: at most wide, and at least h
 
 
 @dataclass(frozen=True)
+class _Names:
+    "Names of methods in lines, and the inches that they need beside the lists"
+    lines: dict                 # method -> its name
+    room: float
+    rotation: int = 90          # degrees; 0: level
+
+
+@dataclass(frozen=True)
 class _Content:
     "What a page of ranked lists has to hold"
     n_queries: int
@@ -77,14 +85,21 @@ class _Content:
         return max(one_query/len(self.methods) - _GAP, _LOWEST)
 
     def names(self, room, columns, highest):
-        "Method -> its name in lines about as long as an image is high, and the inches that all need"
+        "Names beside the lists: upright in lines about as long as an image is high, or level where a word is longer"
         height, width = self.shape
         row = min(min(_WIDEST, room*.9/columns)*height/width, highest)
-        names = {m: wrap_text(m, min(.95, max(.4, .95*row)), 6.5, 3) for m in self.methods}
-        if not any(names.values()) and not self.notes: return names, 0.
+        line = min(.95, max(.4, .95*row))
+        longest = max((text_width(word, 6.5) for name in self.methods for word in name.split()), default=0.)
+        if longest > line:
+            line = min(1.2, max(longest + .02, .75))
+            names = {m: wrap_text(m, line, 6.5, 2 if self.notes else 3) for m in self.methods}
+            widest = max(text_width(part, 6.5) for name in names.values() for part in name.split('\n'))
+            return _Names(names, max(widest, .6 if self.notes else 0.) + .08, 0)
+        names = {m: wrap_text(m, line, 6.5, 3) for m in self.methods}
+        if not any(names.values()) and not self.notes: return _Names(names, 0.)
         lines = max(name.count('\n') + 1 for name in names.values())
         if self.notes: lines += 1
-        return names, .12*lines + .04
+        return _Names(names, .12*lines + .04)
 
     def image_size(self, room, columns, highest):
         "Width and height of an image"
@@ -98,8 +113,7 @@ class _ListLayout:
     "Places on a page of ranked lists, in inches from its upper left corner"
     width: float                # of the page
     caption: float              # of the room for captions; 0 where images are queries
-    names: dict                 # method -> its name in lines
-    label: float                # of the room for names
+    names: _Names
     image: tuple                # width, height
     first: float                # left edge of the first results
 
@@ -107,22 +121,24 @@ class _ListLayout:
     def for_captions(cls, content, width, max_height, share):
         "Captions take a `share` of the width, and more where results are few"
         k, highest = content.k, content.highest(max_height)
-        names, label = content.names(width*(1 - share), k, highest)
+        names = content.names(width*(1 - share), k, highest)
+        label = names.room
         image = content.image_size(width - width*share - label - .03 - (k - 1)*_GAP - .03, k, highest)
         caption = width - label - .06 - k*image[0] - (k - 1)*_GAP
-        return cls(width, caption, names, label, image, caption + label + .03)
+        return cls(width, caption, names, image, caption + label + .03)
 
     @classmethod
     def for_images(cls, content, width, max_height):
         "The query is the first image of a row; nothing is left free at the right"
         columns, highest = content.k + 1, content.highest(max_height)
-        names, label = content.names(width, columns, highest)
+        names = content.names(width, columns, highest)
+        label = names.room
         image = content.image_size(width - label - .03 - content.k*_GAP - .03, columns, highest)
         needed = label + .06 + columns*(image[0] + _GAP)
-        return cls(min(width, max(2.2, needed)), 0., names, label, image, label + .03 + (image[0] + _GAP))
+        return cls(min(width, max(2.2, needed)), 0., names, image, label + .03 + (image[0] + _GAP))
 
     @property
-    def query_height(self): return len(self.names)*(self.image[1] + _GAP) + _BELOW
+    def query_height(self): return len(self.names.lines)*(self.image[1] + _GAP) + _BELOW
 
     def query_y(self, query): return _TOP + query*self.query_height
     def list_y(self, query, method): return self.query_y(query) + method*(self.image[1] + _GAP)
@@ -145,15 +161,15 @@ def _draw_query(ax, layout, y, query):
         ax.text(.03, y, text, va='top', linespacing=1.15, parse_math=False)
     else:
         width, height = layout.image
-        thumbnail(ax, query, .03 + layout.label, y + (layout.query_height - _BELOW - _GAP - height)/2, width,
+        thumbnail(ax, query, .03 + layout.names.room, y + (layout.query_height - _BELOW - _GAP - height)/2, width,
                   height)
 
 
 def _draw_list(ax, layout, y, name, images, right):
-    "A method's name, upright, and its results"
+    "A method's name and its results"
     width, height = layout.image
-    ax.text(layout.caption + layout.label/2, y + height/2, name, rotation=90, ha='center', va='center',
-            size=6.5, parse_math=False, multialignment='center')
+    ax.text(layout.caption + layout.names.room/2, y + height/2, name, rotation=layout.names.rotation, ha='center',
+            va='center', size=6.5, parse_math=False, multialignment='center')
     for j, (image, ok) in enumerate(zip(images, right)):
         thumbnail(ax, image, layout.result_x(j), y, width, height, bool(ok))
 
@@ -194,7 +210,7 @@ def ranked_lists(queries:Sequence, # Captions, or query images (H,W,3) uint8
             if q: ax.plot([0, layout.width], [y - .065]*2, color='#dddddd', lw=.5)
             _draw_query(ax, layout, y, query)
             for i, (name, rows) in enumerate(lists.items()):
-                label = layout.names[name]
+                label = layout.names.lines[name]
                 if notes: label += f'\n{notes[name][q]}'
                 right = [g_pid[row] == q_pid[q] for row in rows[q][:k]]
                 _draw_list(ax, layout, layout.list_y(q, i), label, shown[name][q], right)

@@ -85,7 +85,8 @@ class PaperFigure(Figure):
                 return drawn.getvalue()
             self.savefig(drawn, dpi=dpi, format='png')
         small = io.BytesIO()
-        Image.open(drawn).convert('RGB').quantize(256, kmeans=1).save(small, 'PNG', optimize=True)
+        whole = Image.open(drawn).convert('RGB')
+        _white(whole.quantize(256, kmeans=1), whole).save(small, 'PNG', optimize=True)
         return small.getvalue()
 
     def _ipython_display_(self):
@@ -138,11 +139,25 @@ def _light(fig, dpi):
             im.set_interpolation(interpolation)
 
 
+def _white(few, drawn):
+    "The picture of few colours, pure white where the drawn one is: paper is white, and a mean of pale greys is not"
+    white = (np.asarray(drawn) == 255).all(2)
+    if not white.any(): return few
+    colours, places = np.array(few.getpalette()).reshape(-1, 3), np.array(few)
+    paper = int(np.bincount(places[white]).argmax())   # the colour that most of the paper got
+    colours[paper] = 255
+    places[white] = paper
+    mended = Image.fromarray(places, 'P')
+    mended.putpalette(colours.astype(np.uint8).tobytes())
+    return mended
+
+
 def _shrink_png(path, dpi):
     "A PNG of photographs with 256 colours, which are chosen on every fourth pixel"
     drawn = Image.open(path).convert('RGB')
     few = drawn.resize([s//4 + 1 for s in drawn.size], Image.Resampling.NEAREST).quantize(256, kmeans=1)
-    drawn.quantize(palette=few, dither=Image.Dither.NONE).save(path, 'PNG', optimize=True, dpi=(dpi, dpi))
+    small = _white(drawn.quantize(palette=few, dither=Image.Dither.NONE), drawn)
+    small.save(path, 'PNG', optimize=True, dpi=(dpi, dpi))
 
 
 def export(fig:Figure, # Any matplotlib figure

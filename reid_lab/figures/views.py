@@ -79,8 +79,8 @@ def _draw_result(ax, result, x, y, size, note):
         high = h + .3 + .09*note.count('\n')
         ax.add_patch(Rectangle((x - .025, y - .03), w + .05, high, fc='#bcd9ee', ec=COLOURS[0], lw=.8))
     image_or_name(ax, result['image'], result['name'], x, y, w, h, result['right'], result.get('dim'))
-    ax.text(x, y + h + .1, result['rank'], size=6.5, weight='bold', va='center')
-    ax.text(x + w, y + h + .1, f"{result['score']:.3f}", size=6.5, ha='right', va='center')
+    ax.text(x, y + h + .1, result['rank'], size=6, weight='bold', va='center')
+    ax.text(x + w, y + h + .1, f"{result['score']:.3f}", size=6, ha='right', va='center')
     ax.text(x, y + h + .16, note, size=5.5, color='#555555', va='top', linespacing=1.15, parse_math=False)
 
 
@@ -90,9 +90,12 @@ def _draw_query(ax, query, y, size, room, lines):
     if query.get('text') is None:
         image_or_name(ax, query.get('image'), query.get('name'), .03, y, w, h)
         ax.text(.03, y + h + .1, 'query', size=6.5, weight='bold', va='center')
-    else: ax.text(.03, y, wrap_text(query['text'], room - .2, 7, lines), va='top', linespacing=1.2,
-                  parse_math=False)
-    ax.text(.03, y + h + .2, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
+        note_y = y + h + .2
+    else:
+        text = wrap_text(query['text'], room - .2, 7, lines)
+        ax.text(.03, y, text, va='top', linespacing=1.2, parse_math=False)
+        note_y = y + max(h + .2, .125*(text.count('\n') + 1) + .06)
+    ax.text(.03, note_y, query['note'], size=5.5, color='#555555', va='center', parse_math=False)
 
 # %% ../../nbs/11_figures/60_views.ipynb #60c0a001
 def list_card(query:dict, # `image` or `text`; `name`, `note`
@@ -115,7 +118,8 @@ def list_card(query:dict, # `image` or `text`; `name`, `note`
         lines = max(1, -(-len(results)//per_line))
         step = image_height + .34 + .09*max((n.count('\n') for n in below), default=0)
         fig, ax = inch_canvas(w, top + lines*step + .12 + .13*len(notes))
-        ax.text(.03, .11, title, va='center', weight='bold', size=7.5, parse_math=False)
+        head = wrap_text(title, .85*w - .1, 7.5, 1) # bold is wider
+        ax.text(.03, .11, head, va='center', weight='bold', size=7.5, parse_math=False)
         _draw_query(ax, query, top, (image_width, image_height), left, int(lines*(step - .04)/.125) - 1)
         ax.plot([left - .06]*2, [top, top + lines*step - .1], color='#cccccc', lw=.6)
         if message:
@@ -224,7 +228,8 @@ def failure_card(rows:Sequence[dict], # head, said, reasons [(text, strong)], ma
         right_x = left + room + .24 + image_width
         words_x = left + room + .44 + 2*image_width
         fig, ax = inch_canvas(w, top + len(rows)*(image_height + .12) + .02)
-        ax.text(.03, .1, title, va='center', weight='bold', size=7.5, parse_math=False)
+        head = wrap_text(title, .85*w - .1, 7.5, 1) # bold is wider
+        ax.text(.03, .1, head, va='center', weight='bold', size=7.5, parse_math=False)
         if message: ax.text(.03, .24, message, va='center', size=6.5, color='#555555', parse_math=False)
         for x, name in ((left, 'query'), (wrong_x, 'best wrong'), (right_x, 'best right'),
                         (words_x, 'reasons that hold (% of failures | of successes)')):

@@ -456,7 +456,7 @@ class Gain(NamedTuple):
     people: int
     rounds: int
 
-    def __str__(self): return f'{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]'
+    def __str__(self): return f'{self.mean:+z.1f} [{self.low:+z.1f}, {self.high:+z.1f}]'
 
     @property
     def verdict(self) -> str: # `higher`, `lower` or `not resolved`

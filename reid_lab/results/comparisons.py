@@ -103,9 +103,9 @@ class Paired:
         return 'not resolved'
 
     def __str__(self):
-        text = (f"{self.metric}: {self.b} - {self.a} = {self.diff:+.2f} (sd {self.sd:.2f}, n={self.n}), "
-                f"{self.level:.0%} interval [{self.t_low:+.2f}, {self.t_high:+.2f}], "
-                f"bootstrap [{self.boot_low:+.2f}, {self.boot_high:+.2f}]: {self.verdict}")
+        text = (f"{self.metric}: {self.b} - {self.a} = {self.diff:+z.2f} (sd {self.sd:.2f}, n={self.n}), "
+                f"{self.level:.0%} interval [{self.t_low:+z.2f}, {self.t_high:+z.2f}], "
+                f"bootstrap [{self.boot_low:+z.2f}, {self.boot_high:+z.2f}]: {self.verdict}")
         return f'{text} ({self.note})' if self.note else text
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #487b12a9

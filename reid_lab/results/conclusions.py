@@ -131,7 +131,7 @@ def _what_is_resolved(found, datasets, n_seeds):
 
     def in_words(c):
         where = f' on {c.dataset}' if len(datasets) > 1 else ''
-        return f'{c.other}{where} {c.result.diff:+.1f} ({c.result.low:+.1f} to {c.result.high:+.1f})'
+        return f'{c.other}{where} {c.result.diff:+z.1f} ({c.result.low:+z.1f} to {c.result.high:+z.1f})'
     text = f'Resolved at 95 %, in points: {_few([in_words(c) for c in sure])}'
     unsure = len(found) - len(sure)
     if not unsure: return f'{text}.'

@@ -101,7 +101,7 @@ def _cells(frame, digits, bold, within, escape, strong):
 
     def cell(value, is_best):
         if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)): text = ''
-        else: text = f'{value:.{digits}f}' if isinstance(value, float) else str(value)
+        else: text = f'{value:z.{digits}f}' if isinstance(value, float) else str(value)
         return strong(escape(text)) if is_best else escape(text)
 
     best = _best(frame, bold, within).to_numpy()

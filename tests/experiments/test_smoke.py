@@ -45,6 +45,22 @@ def own_results(tmp_path, monkeypatch):
     monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path / "runs.csv"))
 
 
+HELPERS = ROOT/"tests"/"helpers"
+
+
+@pytest.fixture(autouse=True)
+def texts_of_figures(tmp_path, monkeypatch):
+    "Every figure that an experiment exports keeps its texts on the canvas and apart"
+    found = tmp_path/"figure_faults.txt"
+    monkeypatch.setenv("FIGURE_FAULTS", str(found))
+    monkeypatch.setenv("FIGURE_HELPERS", str(HELPERS/"figures.py"))
+    path = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(HELPERS/"watch"), path])))
+    yield
+    lines = found.read_text("utf-8").splitlines() if found.exists() else []
+    assert [line for line in lines if not line.endswith(": 'looked at'")] == []
+
+
 def smoke(name, study, tmp_path, **kw):
     "Run it; what every experiment leaves"
     os.environ["REID_LAB_RESULTS"] = str(tmp_path / "runs.csv")   # own_results puts back what was there

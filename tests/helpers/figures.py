@@ -13,3 +13,51 @@ def drawn(fig):
     shown = [t.replace(r"\$", "$").strip("\u200a") for t in texts]
     return shown, [t for t in fig.findobj(Text) if t.get_parse_math() and t.get_text() and is_math_text(t.get_text())
                    and "mathdefault" not in t.get_text()]
+
+
+def _box(text, renderer):
+    "The box of a text in pixels, without the air above and below its letters"
+    box = text.get_window_extent(renderer)
+    air = min(1.5, .12*box.height, .12*box.width)
+    return box.padded(-air)
+
+
+def _slanted(text):
+    return text.get_rotation() % 90 != 0
+
+
+def _shown_texts(fig):
+    "Texts that are drawn; a tick outside its axis keeps a label that is not"
+    from matplotlib.text import Text
+    hidden = set()
+    for ax in fig.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            drawn = axis._update_ticks() if ax.axison and axis.get_visible() else []
+            kept = {id(label) for tick in drawn for label in (tick.label1, tick.label2)}
+            every = [label for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+                     for label in (tick.label1, tick.label2)]
+            hidden |= {id(label) for label in every} - kept
+            if not ax.axison: hidden |= {id(axis.label), id(axis.offsetText)}
+    return [text for text in fig.findobj(Text)
+            if text.get_text().strip() and text.get_visible() and id(text) not in hidden]
+
+
+def text_faults(fig):
+    "What is wrong with the texts of a figure, as sentences: outside its canvas, or over each other"
+    from reid_lab.figures.style import paper_style
+    with paper_style():
+        for _ in range(2): fig.draw_without_rendering()      # the second time all places are settled
+        renderer = fig.canvas.get_renderer() if hasattr(fig.canvas, "get_renderer") else fig._get_renderer()
+        boxes = [(text, _box(text, renderer)) for text in _shown_texts(fig)]
+    found, canvas = [], fig.bbox.padded(1.)
+    for text, box in boxes:
+        if box.width <= 0 or box.height <= 0: continue
+        inside = canvas.x0 <= box.x0 and canvas.y0 <= box.y0 and box.x1 <= canvas.x1 and box.y1 <= canvas.y1
+        if not inside: found.append(f"{text.get_text()!r} leaves the canvas")
+    for i, (a, box_a) in enumerate(boxes):
+        for b, box_b in boxes[:i]:
+            if _slanted(a) and _slanted(b): continue        # neighbours of one axis share their boxes' corners
+            wide = min(box_a.x1, box_b.x1) - max(box_a.x0, box_b.x0)
+            high = min(box_a.y1, box_b.y1) - max(box_a.y0, box_b.y0)
+            if wide > 0 and high > 0: found.append(f"{a.get_text()!r} lies over {b.get_text()!r}")
+    return found

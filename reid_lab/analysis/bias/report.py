@@ -73,7 +73,7 @@ class BiasReport:
 def _gained(mean, low, high):
     "A gain as a cell of the table; no interval where all persons differ alike"
     if not np.isfinite(mean): return ''
-    return f'{mean:+.2f} [{low:+.2f}, {high:+.2f}]' if np.isfinite(low) else f'{mean:+.2f}'
+    return f'{mean:+z.2f} [{low:+z.2f}, {high:+z.2f}]' if np.isfinite(low) else f'{mean:+z.2f}'
 
 
 @patch

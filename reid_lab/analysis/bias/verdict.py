@@ -139,8 +139,8 @@ def points(gain:Gain | tuple[float, float, float], # Mean, low, high
     ) -> str:
     "Mean and interval; infinite limits are none"
     gain = Gain(*gain)
-    if not np.isfinite(gain.low): return f'{gain.mean:+.2f} (no interval: the same for all persons, or only one)'
-    return f'{gain.mean:+.2f} (95 % interval {gain.low:+.2f} to {gain.high:+.2f})'
+    if not np.isfinite(gain.low): return f'{gain.mean:+z.2f} (no interval: the same for all persons, or only one)'
+    return f'{gain.mean:+z.2f} (95 % interval {gain.low:+z.2f} to {gain.high:+z.2f})'
 
 
 def _mAP(v, way):
@@ -177,7 +177,7 @@ def _helps(v):
     if v.control_similar:
         control = Ranking(CONTROL, way.distance)
         out.append(
-            f"{in_words(control)} gains about as much ({v.gains[control].mean:+.2f}): "
+            f"{in_words(control)} gains about as much ({v.gains[control].mean:+z.2f}): "
             "it is the scale of the dimensions and not the cameras that matters.")
     return out
 
@@ -186,11 +186,12 @@ def _lowers(v):
     "What clearly lowers mAP"
     if not v.lowering: return []
     distances = {way.distance for way in v.lowering}
-    losses = ', '.join(f'{in_words(way)} ({v.gains[way].mean:+.2f})' for way in v.lowering)
+    losses = ', '.join(f'{in_words(way)} ({v.gains[way].mean:+z.2f})' for way in v.lowering)
     controls = [way for way, gain in v.gains.items()
                 if way.method == CONTROL and way.distance in distances and gain.is_loss]
     return [f'mAP is clearly lower with {losses}.',
-            *(f"{in_words(way)} lowers it too ({v.gains[way].mean:+.2f}): the change of distance and of scale does, or "
+            *(f"{in_words(way)} lowers it too ({v.gains[way].mean:+z.2f}): "
+              "the change of distance and of scale does, or "
               "a part of it." for way in controls)]
 
 
@@ -275,8 +276,8 @@ def held_out_sentence(frame:pd.DataFrame | None, # From `held_out`; None: too fe
     tried = frame[~frame['first']]
     if len(tried):
         out.append(
-            f"on the other half, what was advised gains {tried.gain.mean():+.2f} mAP "
-            f"on average (from {tried.gain.min():+.2f} to {tried.gain.max():+.2f}), "
+            f"on the other half, what was advised gains {tried.gain.mean():+z.2f} mAP "
+            f"on average (from {tried.gain.min():+z.2f} to {tried.gain.max():+z.2f}), "
             f"by an interval above 0 in {int((tried.low > 0).sum())} of {len(tried)}, "
             f"and it loses in {int((tried.gain < 0).sum())}")
     return '; '.join(out) + '.'
