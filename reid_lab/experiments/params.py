@@ -86,11 +86,66 @@ def _injectable(name, value):
     return isinstance(value, (str, int, float, bool, list, dict, tuple, type(None)))
 
 
+def _is_literal(node):
+    "Whether an expression is a value that is written out"
+    try: ast.literal_eval(node)
+    except (ValueError, TypeError): return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Assigned:
+    "What a cell that has run gives values to"
+    names: tuple = ()
+    only_values: bool = False   # it does nothing else, and each value is written out
+
+    @classmethod
+    def of(cls, source):
+        try: body = ast.parse(source).body
+        except SyntaxError: return cls()
+        simple = [node for node in body if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None]
+        targets = [target for node in simple for target in getattr(node, 'targets', None) or [node.target]]
+        names = tuple(target.id for target in targets if isinstance(target, ast.Name))
+        only_names = len(simple) == len(body) and len(names) == len(targets)
+        return cls(names, only_names and all(_is_literal(node.value) for node in simple))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    "Parameters as a kernel read them last"
+    n_cells: int    # that had run by then
+    values: dict
+
+
+_READINGS = '__reid_lab_parameters__' # Among the variables of a notebook: name of the class -> `_Reading`
+
+
+def _given(namespace, fields, last):
+    "The variables of a notebook that are parameters, or misspelt ones: later cells leave plain variables too"
+    cells, set_here, has_parameters_cell = namespace.get('In'), [], False
+    if not isinstance(cells, list): cells = []
+    if last and last.n_cells > len(cells): last = None      # the history was emptied
+    for cell in map(_Assigned.of, cells[last.n_cells if last else 0:]):
+        if 2*len(fields & {*cell.names}) >= len(fields) > 0:
+            has_parameters_cell, set_here = True, [*cell.names]
+        elif cell.only_values: set_here += cell.names       # what papermill injects, or a value tried out
+    plain = {name: value for name, value in namespace.items() if name in fields or _injectable(name, value)}
+    set_here = {name: plain[name] for name in set_here if name in plain}
+    if has_parameters_cell: return {**{name: plain[name] for name in plain if name in fields}, **set_here}
+    if last is None: return plain       # no history: every variable is one that papermill may have put there
+    return {**last.values, **set_here}  # other cells may have used the names of parameters for something else
+
+
 @patch(cls_method=True)
-def from_notebook(cls:Params, namespace:dict # `globals()` of the notebook, before anything else is assigned
+def from_notebook(cls:Params, namespace:dict # `globals()` of the notebook
     ) -> Params: # An instance of the class
-    "Read the parameters from a notebook's variables; other plain variables are misspelt parameters"
-    return cls(**{k: v for k, v in namespace.items() if k in cls.model_fields or _injectable(k, v)})
+    "Read the parameters from a notebook's variables, as often as its cells are run; unknown names in their cells raise"
+    readings = namespace.get(_READINGS, {})
+    given = _given(namespace, {*cls.model_fields}, readings.get(cls.__name__))
+    found = cls(**given)
+    if isinstance(namespace.get('In'), list):
+        namespace[_READINGS] = {**readings, cls.__name__: _Reading(len(namespace['In']), given)}
+    return found
 
 # %% ../../nbs/13_experiments/10_params.ipynb #c105a99c
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MADE', 'RUN_FILE', 'git_commit', 'environment', 'run_folder', 'write_json', 'earlier_run', 'keep_parameters',
-           'list_files', 'foreign_files', 'refuse_foreign', 'kept_parameters', 'check_folder', 'Run', 'start_run',
-           'mark_ended']
+           'list_files', 'foreign_files', 'refuse_foreign', 'kept_parameters', 'check_folder', 'mark_ended', 'Run',
+           'start_run']
 
 # %% ../../nbs/13_experiments/20_run.ipynb #cb16b0c3
 import atexit
@@ -45,17 +45,42 @@ from reid_lab.results.rows import (
 from ..training.options import Execution
 
 # %% ../../nbs/13_experiments/20_run.ipynb #07de9da1
+def _what_runs(text):
+    "What decides what a notebook computes: its cells without outputs, counts and the values of its parameters"
+    try: cells = json.loads(text)['cells']
+    except (ValueError, KeyError, TypeError): return text
+    found = []
+    for cell in cells:
+        source, tags = ''.join(cell.get('source', '')), cell.get('metadata', {}).get('tags', [])
+        if not source.strip(): continue                 # the empty cell that an editor adds at the end
+        if 'parameters' in tags: source = ''            # each row says with which values it was made
+        found.append((cell.get('cell_type'), source, tags))
+    return found
+
+
+def _is_changed(git, path, status):
+    "Whether a tracked file is another; a notebook that was run and saved is not"
+    here = Path(git('rev-parse', '--show-toplevel').stdout.strip())/path
+    if status != 'M' or here.suffix != '.ipynb': return True
+    before = git('show', f'HEAD:{path}')
+    try: now = here.read_text(encoding='utf-8')
+    except (OSError, UnicodeDecodeError): return True
+    return bool(before.returncode) or _what_runs(now) != _what_runs(before.stdout)
+
+
 def git_commit(root:Path | str | None=None, # A checkout
     ) -> str: # Short hash, `+` appended if tracked files differ; '' outside a checkout
     "The commit of the code: of the checkout that this package is imported from, unless another folder is named"
     where = root or checkout()
     if where is None: return ''
     def git(*args): return subprocess.run(['git', '-C', str(where), *args], capture_output=True, text=True,
-                                          timeout=20)
+                                          encoding='utf-8', timeout=20)
     try: head = git('rev-parse', '--short=10', 'HEAD')
     except (FileNotFoundError, subprocess.TimeoutExpired): return '' # no git here, or one that does not answer
     if head.returncode: return ''
-    try: changed = git('status', '--porcelain', '--untracked-files=no', '--', '.', ':!results').stdout.strip()
+    try:
+        listed = git('diff', 'HEAD', '--name-status', '--no-renames', '-z', '--', '.', ':!results').stdout.split('\0')
+        changed = any(_is_changed(git, path, status) for status, path in zip(listed[::2], listed[1::2]))
     except subprocess.TimeoutExpired: return '' # it is not known whether files differ
     return head.stdout.strip() + ('+' if changed else '')
 
@@ -272,6 +297,15 @@ def _shared_by(earlier, n):
     return before, [f'The number of processes that share a batch changed: {before}. Batches are the same; what losses '
                     'draw for themselves is not.']
 
+# %% ../../nbs/13_experiments/20_run.ipynb #9bc79cf2
+def mark_ended(folder:Path | str, # A run folder
+    status:str, # `interrupted`, `failed: ...`
+    ) -> None:
+    "Write how a run ended whose process could not"
+    earlier = earlier_run(folder)
+    if earlier.get('status') == 'running': write_json(Path(folder)/'metrics.json',
+                                                      {**earlier, 'status': status})
+
 # %% ../../nbs/13_experiments/20_run.ipynb #fa89682b
 _OPEN = weakref.WeakValueDictionary() # Folder -> run of this process that is not finished
 
@@ -299,6 +333,7 @@ class Run:
     seconds: float = 0.
     lock: AbstractContextManager | None = None  # of its folder, while it runs
     execution: Execution = Execution()
+    cells: list = field(default_factory=list)   # of each row: number of the notebook's cell that recorded it
 
     def log(self, **values) -> None: # Anything JSON can hold
         "Add one line to `log.jsonl`"
@@ -310,7 +345,8 @@ class Run:
         about = dict(run=self.folder.name, time=f'{self.started:%Y-%m-%dT%H:%M:%SZ}', commit=self.commit,
                      notebook=self.notebook, wall_s=self.seconds, env=self.env)
         speed = dict(speed=self.speed) if self.speed else {}
-        result = dict(status=self.status, params=shareable(self.params), rows=self.rows, notes=self.notes)
+        result = dict(status=self.status, params=shareable(self.params), rows=self.rows,
+                      notes=list(dict.fromkeys(self.notes)))
         if self.first_rows: result['first_rows'] = self.first_rows
         write_json(self.folder/'metrics.json', {**about, **speed, **result})
         return about
@@ -321,6 +357,9 @@ class Run:
         self.env['processes'], changed = _shared_by(earlier_run(self.folder), self.env['processes'])
         self.notes += changed
         self._write()
+        # a cell that is run again gives the name of this run to the next one
+        self._unless_ended = weakref.finalize(self, mark_ended, self.folder, 'interrupted')
+        self._unless_ended.atexit = False       # `_at_exit` knows why
 
     def __enter__(self): return self
 
@@ -339,9 +378,31 @@ class Run:
         "Let others use the folder"
         if self.lock: self.lock.__exit__(None, None, None)
         self.lock = None
+        self._unless_ended.detach()
         if _OPEN.get(str(self.folder)) is self: del _OPEN[str(self.folder)]
 
 # %% ../../nbs/13_experiments/20_run.ipynb #5e5a8d22
+def _shell():
+    "The kernel or shell that runs this code, None in a program"
+    return sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
+
+
+def _known(row):
+    "What a row says beside what was measured"
+    return {name: value for name, value in row.items() if name not in ('metrics', 'images_seen', 'extra')}
+
+
+@patch
+def _replace_row(self:Run, row, cell):
+    "Put a row in the place of the one that an earlier run of its cell recorded -> whether there was one"
+    if cell is None: return False
+    for at, (old, by) in enumerate(zip(self.rows, self.cells)):
+        if by == cell or _known(old) != _known(row): continue
+        self.rows[at], self.cells[at] = row, cell
+        return True
+    return False
+
+
 @patch
 def record(self:Run, metrics:dict, # Name to number
     dataset:str, # What was scored; `world...` if synthetic
@@ -352,7 +413,7 @@ def record(self:Run, metrics:dict, # Name to number
     seed:int | None=None, # Default: the parameter of that name
     setting:Setting | str | None=None, # By whose fields rows are compared; None: they are read from labels
     **extra) -> None: # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
-    "Score something; may be called many times"
+    "Score something; may be called many times. A notebook's cell that is run again replaces its rows"
     check_choice('split', split, ['train', 'val', 'test'])
     metrics = metric_values(metrics)
     seed = self.params.get('seed', '') if seed is None else seed
@@ -370,7 +431,10 @@ def record(self:Run, metrics:dict, # Name to number
     try: json.dumps(row, allow_nan=False)
     except ValueError as e:
         raise ValueError(f"record: a parameter of {variant or dataset!r} is infinite: {extra}") from e
-    self.rows.append(row)
+    cell = getattr(_shell(), 'execution_count', None)
+    if not self._replace_row(row, cell):
+        self.rows.append(row)
+        self.cells.append(cell)
     self._write()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #8a77abf1
@@ -402,7 +466,7 @@ def finish(self:Run) -> list[dict]: # The rows appended
 def summary(self:Run) -> list[str]: # Sentences
     "What the recorded rows say (`reid_lab.results.conclusions`), the notes, and what the less known of the scores are"
     scores = sorted({name for row in self.rows for name in row['metrics']})
-    return conclusions(map(recorded_row, self.rows)) + self.notes + notes(scores)
+    return conclusions(map(recorded_row, self.rows)) + list(dict.fromkeys(self.notes)) + notes(scores)
 
 
 @patch
@@ -413,6 +477,26 @@ def told(self:Run) -> list[str]: # Sentences
     return self.summary()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #edf9f706
+_STARTED = {} # Folder -> parameters of the last run that this process began there
+
+
+def _takes_up(folder, params):
+    "Whether a run may go on in a folder that this process has used, or use one that is not there yet"
+    if str(folder) not in _STARTED: return not folder.exists()
+    return earlier_run(folder).get('status') != 'finished' and _STARTED[str(folder)] == params
+
+
+def _folder_of_cell(folder, params):
+    "The folder for a notebook's cell that is run again: a finished run and one with other parameters stay as they are"
+    folder = Path(folder).expanduser().resolve()
+    if _shell() is None or str(folder) not in _STARTED or _takes_up(folder, params): return folder
+    beside = (folder.with_name(f'{folder.name}-{n}') for n in itertools.count(2))
+    found = next(other for other in beside if _takes_up(other, params))
+    why = 'is finished' if earlier_run(folder).get('status') == 'finished' else 'has other parameters'
+    print(f'the run in {folder.name} {why} and stays as it is; this one is in {found.name}, beside it')
+    return found
+
+
 def _claim(notebook, params, out_dir, resume, speed):
     "Lock and folder of a run; what started this process may hold the lock for it"
     folder = run_folder(notebook, params, out_dir)
@@ -443,7 +527,12 @@ def start_run(notebook:str, # What runs
     params = dict(params.as_dict() if isinstance(params, Params) else params)
     out_dir = out_dir or params.get('out_dir', '')
     execution = given_execution(params.pop('execution', ''))
+    compared = json_values({**params, 'notebook': Path(notebook).stem})
+    if out_dir and not resume:
+        out_dir = _folder_of_cell(out_dir, compared)
+        if 'out_dir' in params: params['out_dir'] = str(out_dir)
     lock, folder = _claim(notebook, params, out_dir, resume, execution.speed)
+    _STARTED[str(folder)] = compared
     if not resume:
         for name in ('log.jsonl', 'results.csv'): (folder/name).unlink(missing_ok=True)
     smoke = params.get('preset') == 'smoke' and results is None and not results_file()
@@ -451,12 +540,3 @@ def start_run(notebook:str, # What runs
     if lock: keep_parameters(folder, notebook, params) # else what started this process has written it
     run = _OPEN[str(folder)] = Run(folder, Path(notebook).stem, params, path, lock=lock, execution=execution)
     return run
-
-# %% ../../nbs/13_experiments/20_run.ipynb #9bc79cf2
-def mark_ended(folder:Path | str, # A run folder
-    status:str, # `interrupted`, `failed: ...`
-    ) -> None:
-    "Write how a run ended whose process could not"
-    earlier = earlier_run(folder)
-    if earlier.get('status') == 'running': write_json(Path(folder)/'metrics.json',
-                                                      {**earlier, 'status': status})

@@ -1,5 +1,6 @@
 "Runs: what they leave behind, what they keep to themselves, and what they ran on"
 import getpass
+import gc
 import json
 import os
 import platform
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import reid_lab.experiments.run as runs
 from reid_lab.experiments.run import RUN_FILE, environment, git_commit, start_run
 from reid_lab.results.rows import load_results
 
@@ -109,7 +111,95 @@ def test_the_commit_of_a_checkout(tmp_path):
     assert git_commit(tmp_path) == head + "+"
 
 
-@pytest.mark.parametrize("slow", ["rev-parse", "status"])
+def test_a_notebook_that_was_run_and_saved_is_no_changed_file(tmp_path):
+    "Outputs, counts, values of parameters and an empty last cell are none of the code; a changed cell is"
+    if not shutil.which("git"): pytest.skip("git is not installed")
+    def git(*args):
+        how = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(tmp_path), *how, *args], capture_output=True, check=True)
+    def code(source, **more):
+        return dict(dict(cell_type="code", execution_count=None, id="a", metadata={}, outputs=[], source=source), **more)
+    def save(*cells): (tmp_path/"nbs"/"é.ipynb").write_text(json.dumps(dict(cells=cells, metadata={}, nbformat=4,
+                                                                           nbformat_minor=5)), encoding="utf-8")
+    parameters = dict(tags=["parameters"])
+    (tmp_path/"nbs").mkdir()
+    save(code("seed = 0", metadata=parameters), code(["a = 1\n", "b = 2"]))
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    run = dict(execution_count=3, outputs=[dict(output_type="stream", name="stdout", text="1")])
+    save(code("seed = 5", metadata=parameters), code("a = 1\nb = 2", **run), code("", id="new"))
+    assert not git_commit(tmp_path).endswith("+") and not git_commit(tmp_path/"nbs").endswith("+")
+    git("add", ".")
+    assert not git_commit(tmp_path).endswith("+")       # staged neither
+    for cells in ([code("seed = 5", metadata=parameters), code("a = 1\nb = 3")], [code("seed = 0", metadata=parameters)],
+                  [code("seed = 0"), code("a = 1\nb = 2")]):
+        save(*cells)
+        assert git_commit(tmp_path).endswith("+"), cells
+    (tmp_path/"nbs"/"é.ipynb").unlink()
+    assert git_commit(tmp_path).endswith("+")
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    "A kernel, and how another of its cells begins"
+    shell = SimpleNamespace(execution_count=1)
+    monkeypatch.setattr(runs, "_shell", lambda: shell)
+    def begin(): shell.execution_count += 1
+    return begin
+
+
+def test_a_cell_that_is_run_again_replaces_its_rows(tmp_path, cell):
+    run = start_run("run_demo", dict(preset="quick", seed=3), tmp_path/"r", results=tmp_path/"runs.csv")
+    for mAP in (40., 50.):
+        cell()
+        for seed in (0, 0, 1): run.record(dict(mAP=mAP), dataset="world", variant="a", seed=seed)
+        run.notes += ["one camera"]
+    assert [row["metrics"]["mAP"] for row in run.rows] == [50, 50, 50]     # two in one cell are two
+    cell()
+    run.record(dict(mAP=60.), dataset="world", variant="b")
+    run.finish()
+    assert load_results(tmp_path/"runs.csv").mAP.tolist() == [50, 50, 50, 60]
+    assert json.loads((tmp_path/"r"/"metrics.json").read_text())["notes"] == ["one camera"]
+
+
+def test_rows_of_a_program_are_never_replaced(tmp_path):
+    run = start_run("run_demo", {}, tmp_path/"r", results=tmp_path/"runs.csv")
+    for mAP in (40., 50.): run.record(dict(mAP=mAP), dataset="world")
+    assert len(run.rows) == 2
+
+
+def test_a_notebook_that_is_run_again_takes_a_folder_beside(tmp_path, cell, capsys):
+    "Rows of the first run stay, and none is added under its name"
+    def whole(**more):
+        run = start_run("run_demo", dict(preset="quick", seed=0, out_dir=str(tmp_path/"r"), **more),
+                        results=tmp_path/"runs.csv")
+        run.record(dict(mAP=40.), dataset="world")
+        return run
+    whole().finish()
+    run = whole()
+    assert run.folder.name == "r-2" and run.params["out_dir"] == str(run.folder)
+    assert "the run in r is finished and stays as it is; this one is in r-2" in capsys.readouterr().out
+    assert whole().folder.name == "r-2", "it was not finished, and the parameters are the same"
+    other = whole(k=3)
+    assert other.folder.name == "r-3", "r-2 has other parameters"
+    other.finish()
+    assert load_results(tmp_path/"runs.csv").run.tolist() == ["r", "r-3"]
+    mine = tmp_path/"mine"
+    mine.mkdir()
+    (mine/"table.csv").write_text("mine")
+    with pytest.raises(FileExistsError, match="no run made"): start_run("run_demo", {}, mine)
+
+
+def test_a_run_whose_cell_is_run_again_does_not_seem_to_go_on(tmp_path, cell):
+    run = start_run("run_demo", {}, tmp_path/"a")
+    run = start_run("run_demo", {}, tmp_path/"b")
+    gc.collect()
+    status = {name: json.loads((tmp_path/name/"metrics.json").read_text())["status"] for name in "ab"}
+    assert status == dict(a="interrupted", b="running") and run.status == "running"
+
+
+@pytest.mark.parametrize("slow", ["rev-parse", "diff"])
 def test_a_git_that_does_not_answer_leaves_the_commit_unknown(slow, monkeypatch, tmp_path):
     def run(command, timeout, **how):
         if slow in command: raise subprocess.TimeoutExpired(command, timeout)
