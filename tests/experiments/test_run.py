@@ -1,6 +1,6 @@
 "Runs: what they leave behind, what they keep to themselves, and what they ran on"
-import getpass
 import gc
+import getpass
 import json
 import os
 import platform
@@ -118,9 +118,11 @@ def test_a_notebook_that_was_run_and_saved_is_no_changed_file(tmp_path):
         how = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", "-C", str(tmp_path), *how, *args], capture_output=True, check=True)
     def code(source, **more):
-        return dict(dict(cell_type="code", execution_count=None, id="a", metadata={}, outputs=[], source=source), **more)
-    def save(*cells): (tmp_path/"nbs"/"é.ipynb").write_text(json.dumps(dict(cells=cells, metadata={}, nbformat=4,
-                                                                           nbformat_minor=5)), encoding="utf-8")
+        empty = dict(cell_type="code", execution_count=None, id="a", metadata={}, outputs=[])
+        return {**empty, "source": source, **more}
+    def save(*cells):
+        text = json.dumps(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5))
+        (tmp_path/"nbs"/"é.ipynb").write_text(text, encoding="utf-8")
     parameters = dict(tags=["parameters"])
     (tmp_path/"nbs").mkdir()
     save(code("seed = 0", metadata=parameters), code(["a = 1\n", "b = 2"]))
@@ -132,8 +134,8 @@ def test_a_notebook_that_was_run_and_saved_is_no_changed_file(tmp_path):
     assert not git_commit(tmp_path).endswith("+") and not git_commit(tmp_path/"nbs").endswith("+")
     git("add", ".")
     assert not git_commit(tmp_path).endswith("+")       # staged neither
-    for cells in ([code("seed = 5", metadata=parameters), code("a = 1\nb = 3")], [code("seed = 0", metadata=parameters)],
-                  [code("seed = 0"), code("a = 1\nb = 2")]):
+    for cells in ([code("seed = 5", metadata=parameters), code("a = 1\nb = 3")],
+                  [code("seed = 0", metadata=parameters)], [code("seed = 0"), code("a = 1\nb = 2")]):
         save(*cells)
         assert git_commit(tmp_path).endswith("+"), cells
     (tmp_path/"nbs"/"é.ipynb").unlink()
