@@ -515,7 +515,25 @@ def test_what_opens_a_model_is_refused_beside_an_open_one(folder, tmp_path, give
     if name == "device": return
     with pytest.raises(ValueError, match=message): C.embed_once(folder, opened, **given)
     with pytest.raises(ValueError, match=f"{name}='{value}': model is a module CLIPPair, which is open"):
-        C.search(C.embed_once(folder, opened), "a man", model=opened.net, **given)
+        C.search(C.embed_once(folder, opened), "a man", model=C.ModelFiles(opened.net, **given))
+
+
+def test_a_search_takes_files_beside_its_model_as_before(folder, tmp_path):
+    net = C.open_embedder("bot_tiny").net
+    e, file = C.embed_once(folder, "bot_tiny"), tmp_path/"w.safetensors"
+    save_weights(net, file)
+    ask = folder/"005.png"
+    want = C.search(e, ask, 3, C.ModelFiles("bot_tiny", file)).result.index
+    for old in (lambda: C.search(e, ask, 3, "bot_tiny", weights=file),
+                lambda: C.search(e, ask, 3, "bot_tiny", None, file)):
+        with pytest.warns(DeprecationWarning, match=r"^search: write model=ModelFiles\(..., weights=...\)") as caught:
+            assert (old().result.index == want).all()
+        assert {w.filename for w in caught} == {__file__}
+    with pytest.raises(TypeError, match="put weights= into it"): C.search(e, ask, 3, C.ModelFiles(), weights=file)
+    with pytest.raises(TypeError, match="weights= and weights by position"):
+        C.search(e, ask, 3, None, None, file, weights=file)
+    with pytest.raises(TypeError, match="five values by position"): C.search(e, ask, 3, None, None, file, None, True)
+    with pytest.raises(TypeError, match="tokenizer=3 is of type int"): C.ModelFiles(tokenizer=3)
 
 
 def test_a_module_is_no_model_to_open(folder, tmp_path):
