@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
-from traitlets import Unicode, validate
+from traitlets import Int, Unicode, observe, validate
 
 from ..analysis.failures import Reason, Searched, failure_table, reason_table
 from ..analysis.tags import read_tags, tag
@@ -37,20 +37,19 @@ class FailureBrowser(SceneView):
     title = Unicode('Failures', help='heading').tag(ui=True)
     show = Unicode('failures', help='key of `SHOW`').tag(ui=True)
     reason = Unicode('', help='queries for which this reason holds; empty: all').tag(ui=True)
+    most = Int(2000, min=1, help='queries listed, the worst ones').tag(ui=True)
 
     def __init__(self, scene:Scene, # Shared with other views
         facts:dict=None, # Arguments of `Searched` that say more of the images; `world_facts` gives them for a World
         reasons:Sequence[Reason]=None, # Default: `reid_lab.analysis.failures.REASONS`
         tags:str | Path=None, # File of ticks and comments, .json or .csv; made with the first one
         by:str='me', # Who says so, in that file
-        most:int=2000, # Queries listed, the worst ones
         marks:str | Path=None, # File of marks on pairs, see `reid_lab.data.marks`; made with the first one
         **state): # Values of the traits
         self.facts = dict(facts or {})
         self.reasons = reasons
         self.tags = None if tags is None else Path(tags)
         self.by = by
-        self.most = most
         self.ranking: Ranker | None = None  # that was measured
         self._seen = {}                     # what images look like
         self.notes = {}                     # key of a query -> who -> row of the file
@@ -59,6 +58,11 @@ class FailureBrowser(SceneView):
         self.measure()
         self.read_notes()
         super().__init__(scene, **state)
+
+    @observe('most')
+    def _list_anew(self, change):
+        self._listing = object()    # see `version`
+        SceneView.refresh(self)
 
     @validate('show')
     def _known(self, proposal): return check_choice('show', proposal.value, SHOW)
@@ -74,6 +78,7 @@ def measure(self:FailureBrowser) -> None:
     "Search, table and rates of the scene's ranking, or the reason why there are none"
     if self.ranking is self.scene.ranker: return
     self.ranking = self.scene.ranker
+    self._listing = object()        # another list than before
     self.trouble = ''
     try: self.frame, rates = self._reasons(self.facts)
     except ValueError as e:
@@ -296,7 +301,7 @@ def refresh(self:FailureBrowser) -> None:
 
 
 @patch
-def version(self:FailureBrowser) -> Ranker: return self.ranking
+def version(self:FailureBrowser) -> object: return self._listing
 
 
 @patch

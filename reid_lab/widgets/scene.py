@@ -21,7 +21,7 @@ from ..data.frames import Frames
 from ..data.labels import known_ids
 from ..data.table import ReidTable
 from ..figures.style import PaperFigure
-from ..figures.views import list_card, message_card
+from ..figures.views import CardWords, list_card, message_card
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.ranking import Ranker
 from ..retrieval.scores import MatrixScores, Scores
@@ -279,4 +279,5 @@ def draw(self:RankedList) -> PaperFigure:
     else: head['text'] = scene.caption(query)
     title = f'{self.title}: query {query} of {len(scene.q)}, {summary(items)}'
     results = [_as_drawn(self, item) for item in _page_of(self, items)]
-    return list_card(head, results, title, '' if items else NO_RESULT, per_line=max(4, min(10, self.k)))
+    words = CardWords(title, '' if items else NO_RESULT)
+    return list_card(head, results, words, per_line=max(4, min(10, self.k)))

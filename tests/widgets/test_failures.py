@@ -1,7 +1,9 @@
 "Failures are those of the ranking, and marks are kept in a file that others write too"
 from pathlib import Path
 
+import pytest
 from helpers.views import embedded
+from traitlets import TraitError
 
 from reid_lab.analysis.tags import read_tags, tag
 from reid_lab.retrieval.embeddings import Embeddings
@@ -54,6 +56,16 @@ def test_failures_are_those_of_the_ranking():
     view.set(show="failures", reason="")
     assert "0 of" in view.content(0)["summary"] and not len(view.rows()) and before > 0
     assert view.picture().startswith(b"\x89PNG")
+
+
+def test_the_list_is_as_long_as_is_asked_for():
+    view = FailureBrowser(failing_scene(query=0), most=3)
+    assert view.most == 3 and len(view.fixed()["rows"]) == 3 < len(view.frame)
+    before = view.version()
+    view.most = 2
+    assert len(view.fixed()["rows"]) == 2 and view.version() is not before     # and is sent again
+    with pytest.raises(TraitError): FailureBrowser(view.scene, most=0)
+    assert FailureBrowser(view.scene).most == 2000
 
 
 def test_a_lost_image_leaves_the_other_reasons(tmp_path):
