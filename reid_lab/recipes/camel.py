@@ -41,9 +41,9 @@ from ..data.loaders import Batches, masked_words, tokenize
 from ..data.table import ReidTable
 from ..data.text import WordPiece, eda, load_tokenizer
 from ..datasets.registry import dataset_key, load_dataset, require
-from ..meta.dual_speed import DualSpeed, ReleasedDualSpeed, TaskCycle
+from ..meta.dual_speed import DualSpeed, Lookahead, ReleasedDualSpeed, Rounds, TaskCycle
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
-from ..meta.stylise import released_tasks, style_tasks
+from ..meta.stylise import Style, released_tasks, style_tasks
 from ..models.weights.formats import chosen
 from ..models.weights.shipped import WORLD, card_for, check_worlds, read_card, shipped_tokenizer
 from ..models.weights.start import start_key
@@ -193,8 +193,9 @@ def released_strategy(config:Config, # Settings of the released program
     "The released program's step: tasks in 10 of its 30 epochs, then ordinary steps; its memory"
     m = config.settings
     tasks = released_tasks(delta=m.delta, device=pick_device(config.budget.device))
-    return ReleasedDualSpeed(tasks, config.eps_fast(finetuning), m.k, m.eps_slow, m.slow_from, meta_epochs=10,
-                             epoch_steps=max(1, steps//30), memory=ContrastMemory(m.contrast))
+    lookahead = Lookahead(m.k, m.eps_slow, m.slow_from)
+    return ReleasedDualSpeed(tasks, config.eps_fast(finetuning), lookahead, meta_epochs=10, epoch_steps=max(1, steps//30),
+                             memory=ContrastMemory(m.contrast))
 
 
 def make_strategy(config:Config, # Variant and settings
@@ -207,12 +208,12 @@ def make_strategy(config:Config, # Variant and settings
     if not on.tasks: return Plain(), []
     if on.released: return released_strategy(config, steps or train.steps, finetuning), []
     memory = ErrorMemory(capacity_for(m.memory, train.batch_size))
-    tasks = style_tasks(tokenizer, memory, mix=m.mix, partner=m.partner, delta=m.delta, strength=m.strength,
-                        alpha=m.eda_alpha, ops=m.eda_ops, device=pick_device(config.budget.device))
+    style = Style(m.delta, m.mix, m.partner, m.strength, m.eda_alpha, m.eda_ops)
+    tasks = style_tasks(tokenizer, memory, style, pick_device(config.budget.device))
     iters = m.iters_per_task or None
     if on.fast or on.slow:
         rate = config.eps_fast(finetuning)
-        return DualSpeed(tasks, rate, m.eps_slow, m.k, m.order, iters, on.fast, on.slow), []
+        return DualSpeed(tasks, rate, m.eps_slow, m.k, Rounds(m.order, iters), on.fast, on.slow), []
     return TaskCycle(tasks, m.order, iters), [Average(1, 'ema', .98)] if on.ema else []
 
 # %% ../../nbs/14_recipes/20_camel.ipynb #88a5ca53

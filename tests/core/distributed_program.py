@@ -16,7 +16,7 @@ from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.losses.image import triplet
 from reid_lab.meta.dmg import DMGStep
-from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
+from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Rounds, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
 from reid_lab.models.bot import bot_tiny
 from reid_lab.models.camel import camel_tiny
@@ -136,7 +136,7 @@ def strategies():
     "Name -> strategy"
     tasks = lambda: [Task(), Remember()]
     return dict(plain=Plain, cycle=lambda: TaskCycle(tasks()), released=lambda: ReleasedDualSpeed(tasks()),
-                dual_speed=lambda: DualSpeed(tasks(), slow_every_tasks=2, iters_per_task=1),
+                dual_speed=lambda: DualSpeed(tasks(), slow_every_tasks=2, rounds=Rounds(iters_per_task=1)),
                 dmg=lambda: DMGStep(support=.3),
                 second_order=lambda: DMGStep(second_order=True, md_params="theta_prime"))
 

@@ -5,9 +5,9 @@ from fault import bad
 
 from reid_lab.losses import basics as loss_basics
 from reid_lab.losses.text import HardRule, hard_keys, itc
-from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
-from reid_lab.meta.memory import ContrastMemory, ErrorMemory, capacity_for
-from reid_lab.meta.stylise import ReleasedTask, StyleTask, draw_lambda
+from reid_lab.meta.dual_speed import DualSpeed, Lookahead, ReleasedDualSpeed, Task, TaskCycle
+from reid_lab.meta.memory import ContrastMemory, ErrorMemory, TermSchedule, capacity_for
+from reid_lab.meta.stylise import Illumination, ReleasedTask, Style, StyleTask, draw_lambda
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes.camel import make_strategy, run_variant, set_negatives
 from reid_lab.recipes.camel_settings import Config
@@ -60,13 +60,13 @@ FAULTS = [
     bad("schedules: one factor too few", "two factors for two cuts",
         lambda tmp: schedules.lr_step(0, 10, factors=(1., .5)), "one entry more than at", "2 and 2"),
     bad("tasks: no such task", "name='colour'", lambda tmp: StyleTask("colour", None), "name='colour'", "illumination"),
-    bad("tasks: no such caption rule", "mix='mean'", lambda tmp: StyleTask("blur", None, mix="mean"),
+    bad("tasks: no such caption rule", "mix='mean'", lambda tmp: StyleTask("blur", None, style=Style(mix="mean")),
         "mix='mean'", "embed"),
     bad("tasks: partners without a memory", "partner='shuffled'",
-        lambda tmp: StyleTask("memory", None, partner="shuffled"), "partner='shuffled'", "needs a memory"),
+        lambda tmp: StyleTask("memory", None, style=Style(partner="shuffled")), "partner='shuffled'", "needs a memory"),
     bad("tasks: a paper's task under the program's names", "ReleasedTask('memory')", lambda tmp: ReleasedTask("memory"),
         "name='memory'", "mixup"),
-    bad("tasks: a range upside down", "early=(1.2, 0.8)", lambda tmp: ReleasedTask("illumination", early=(1.2, .8)),
+    bad("tasks: a range upside down", "early=(1.2, 0.8)", lambda tmp: Illumination(early=(1.2, .8)),
         "early=(1.2, 0.8)", "range"),
     bad("tasks: a negative Beta parameter", "delta=-1", lambda tmp: draw_lambda(2, -1, np.random.default_rng(0)),
         "delta=-1", "not be negative"),
@@ -75,7 +75,7 @@ FAULTS = [
     bad("memory: a batch of none", "batch_size=0", lambda tmp: capacity_for(.5, 0), "batch_size=0", "at least 1"),
     bad("memory: entries of two kinds", "an entry with states joins one without", _other_entry,
         "'mask'", "the memory"),
-    bad("memory: a ramp of no epochs", "ramp=0", lambda tmp: ContrastMemory(ramp=0), "ramp=0", "at least 1"),
+    bad("memory: a ramp of no epochs", "ramp=0", lambda tmp: TermSchedule(ramp=0), "ramp=0", "at least 1"),
     bad("strategies: no task", "an empty list", lambda tmp: TaskCycle([]), "tasks is empty", "at least one Task"),
     bad("strategies: names in place of tasks", "tasks=['blur']", lambda tmp: TaskCycle(["blur"]),
         "tasks[0] is a str", "give a Task", error=TypeError),
@@ -87,8 +87,8 @@ FAULTS = [
     bad("strategies: a slow rate above 1", "eps_slow=1.5", lambda tmp: DualSpeed(THREE, eps_slow=1.5),
         "eps_slow=1.5", "between 0", "and 1"),
     bad("strategies: a Lookahead of no steps", "lookahead_steps=0",
-        lambda tmp: ReleasedDualSpeed(THREE, lookahead_steps=0), "lookahead_steps=0", "at least 1"),
-    bad("strategies: no such slow copy", "slow_from='end'", lambda tmp: ReleasedDualSpeed(THREE, slow_from="end"),
+        lambda tmp: ReleasedDualSpeed(THREE, lookahead=Lookahead(steps=0)), "lookahead_steps=0", "at least 1"),
+    bad("strategies: no such slow copy", "slow_from='end'", lambda tmp: Lookahead(slow_from="end"),
         "slow_from='end'", "creation"),
     bad("camel: no such variant", "variant='camle'", _config("camle"), "variant='camle'", "Did you mean 'camel'?"),
     bad("camel: no such setting of Algorithm 1", "meta=dict(kk=3)", _config(meta=(("kk", 3),)), "meta='kk'"),

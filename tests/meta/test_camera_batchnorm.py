@@ -23,7 +23,7 @@ from reid_lab.meta.camera_batchnorm import (
     pooled_moments,
     with_camera_batchnorm,
 )
-from reid_lab.meta.dual_speed import DualSpeed, Task
+from reid_lab.meta.dual_speed import DualSpeed, Rounds, Task
 from reid_lab.models.backbones import norm_layers
 from reid_lab.models.zoo import check_image_model, create_model
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
@@ -281,7 +281,7 @@ def trained(folder, make, strategy=Plain, stop=None, resume=False, steps=7):
 
 @pytest.mark.parametrize("make, strategy", [
     (partial(bot, center=5e-4), Plain), (bot, CBNStep), (partial(bot, center=.1, metric="weighted", pool="gem"),
-     lambda: CBNStep(DualSpeed([Task()]*2, iters_per_task=1)))])
+     lambda: CBNStep(DualSpeed([Task()]*2, rounds=Rounds(iters_per_task=1))))])
 def test_resumed_equals_uninterrupted(tmp_path, make, strategy):
     whole = trained(tmp_path/"a", make, strategy)
     trained(tmp_path/"b", make, strategy, stop=4)

@@ -23,7 +23,7 @@ from reid_lab.meta.dmg import (
     two_sides,
     virtual_weights,
 )
-from reid_lab.meta.dual_speed import DualSpeed, Task
+from reid_lab.meta.dual_speed import DualSpeed, Rounds, Task
 from reid_lab.models.backbones import power_mean
 from reid_lab.models.zoo import MODELS, create_model, list_models, sample_batch
 from reid_lab.training.learner import Learner
@@ -406,7 +406,8 @@ def test_reptile_moves_a_part_of_the_way():
         nets.append(make())
     loader = Batches(table, 8, SIZE, sampler=DomainRuns("site", 2, 3))
     kw = dict(lr=1e-3, clip=5., schedule=lambda step: 1.)
-    Learner(nets[0], loader, DualSpeed([Task()], eps_fast=.4, slow_every_tasks=1, iters_per_task=3, slow=False),
+    dual_speed = DualSpeed([Task()], eps_fast=.4, slow_every_tasks=1, rounds=Rounds(iters_per_task=3), slow=False)
+    Learner(nets[0], loader, dual_speed,
             **kw).fit(steps=3)
     plain = {n: p.detach().clone() for n, p in nets[1].named_parameters()}
     Learner(nets[1], loader, **kw).fit(steps=3)

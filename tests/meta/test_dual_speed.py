@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
-from reid_lab.meta.memory import ContrastMemory
+from reid_lab.meta.dual_speed import DualSpeed, Lookahead, ReleasedDualSpeed, Rounds, Task, TaskCycle
+from reid_lab.meta.memory import ContrastMemory, TermSchedule
+from reid_lab.meta.stylise import Illumination, ReleasedTask, Style, StyleTask
 from reid_lab.training.checkpoints import load_state, save_state
 from reid_lab.training.learner import Callback, Learner
 
@@ -13,8 +14,8 @@ from reid_lab.training.learner import Callback, Learner
 def test_algorithm_1_trace(oracles, name, sequential):
     i, expected = oracles["camel_algorithm1"]["inputs"], oracles["camel_algorithm1"]["expected"][name]
     n = len(i["task_deltas_per_meta_epoch"][0])
-    ds = DualSpeed([Task()] * n, i["eps_fast"], i["eps_slow"], slow_every_tasks=n * i["slow_every_meta_epochs"],
-                   sequential=sequential)
+    every = n * i["slow_every_meta_epochs"]
+    ds = DualSpeed([Task()] * n, i["eps_fast"], i["eps_slow"], every, Rounds(sequential=sequential))
     w = [torch.full((1,), i["theta"], dtype=torch.float64)]
     ds.begin(w)
     for deltas, row in zip(i["task_deltas_per_meta_epoch"], expected):
@@ -77,8 +78,8 @@ def test_rates_that_mean_plain_training():
 
 
 @pytest.mark.parametrize("kw, message",
-                         [(dict(slow_every_tasks=5), "multiple of the 3 tasks"), (dict(order="any"), "order='any'"),
-                          (dict(iters_per_task=0), "at least 1")])
+                         [(dict(slow_every_tasks=5), "multiple of the 3 tasks"), (dict(rounds=Rounds(order="any")), "order='any'"),
+                          (dict(rounds=Rounds(iters_per_task=0)), "at least 1")])
 def test_bad_settings(kw, message):
     with pytest.raises(ValueError, match=message): DualSpeed([Task()] * 3, **kw)
 
@@ -153,8 +154,8 @@ def naive_released(steps, meta_lr, k, alpha, slow_from="creation", meta_epochs=9
 def test_released_program_line_by_line(kw, slow_from):
     "Weights and running statistics: one start for all tasks, one rate a batch, a new Lookahead every epoch"
     kw = dict(dict(meta_lr=.3, k=6, alpha=.5), **kw, slow_from=slow_from)
-    ours = {dict(k="lookahead_steps", alpha="lookahead_alpha").get(n, n): v for n, v in kw.items()}
-    learn, steps = released_learner(**ours)
+    ours = {n: v for n, v in kw.items() if n not in ("k", "alpha", "slow_from")}
+    learn, steps = released_learner(lookahead=Lookahead(kw["k"], kw["alpha"], slow_from), **ours)
     learn.fit(steps=steps)
     assert (learn.net.w.item(), learn.net.seen.item()) == pytest.approx(naive_released(steps, **kw), abs=1e-12)
 
@@ -180,8 +181,8 @@ def test_tasks_are_told_the_epoch():
 @pytest.mark.parametrize("stop", [2, 5, 7])
 @pytest.mark.parametrize("slow_from", ["creation", "first step"])
 def test_released_program_resumes(tmp_path, stop, slow_from):
-    kw = dict(meta_epochs=1, epoch_steps=3, slow_from=slow_from)
-    memory = lambda: ContrastMemory(4, torch.float64, start=1, wait=0, every=1)
+    kw = dict(meta_epochs=1, epoch_steps=3, lookahead=Lookahead(slow_from=slow_from))
+    memory = lambda: ContrastMemory(4, torch.float64, schedule=TermSchedule(start=1, wait=0, every=1))
     whole, steps = released_learner(memory=memory(), **kw)
     whole.fit(steps=steps)
     half, _ = released_learner(memory=memory(), **kw)
@@ -199,7 +200,7 @@ def test_released_program_resumes(tmp_path, stop, slow_from):
 def test_memory_term_is_asked_for_when_due():
     "Ordinary steps only, from its epoch on, after the wait, every second step; emptied with each epoch"
     learn, _ = released_learner(meta_epochs=1, epoch_steps=6,
-                                memory=ContrastMemory(3, torch.float64, start=2, wait=2, every=2, ramp=2, weight=.2))
+                                memory=ContrastMemory(3, torch.float64, TermSchedule(2, 2, 2, weight=.2, ramp=2)))
     learn.fit(steps=24)
     asked = learn.net.asked[5*3 + 3:]          # after the first epoch's tasks
     due = [i + 6 for i, a in enumerate(asked) if a]
@@ -218,8 +219,7 @@ def test_memory_term_never_meets_the_tasks():
 
 
 @pytest.mark.parametrize("kw, message", [
-    (dict(meta_lr=-1.), "meta_lr=-1.0"), (dict(lookahead_steps=0), "lookahead_steps=0"),
-    (dict(slow_from="start"), "slow_from='start'"), (dict(meta_epochs=-1), "meta_epochs=-1"),
+    (dict(meta_lr=-1.), "meta_lr=-1.0"), (dict(meta_epochs=-1), "meta_epochs=-1"),
     (dict(epoch_steps=0), "epoch_steps=0")])
 def test_bad_settings_of_the_released_program(kw, message):
     with pytest.raises(ValueError, match=message): ReleasedDualSpeed([Task()], **kw)
@@ -242,3 +242,27 @@ def test_random_order_is_the_same_again_and_covers_all():
         return out
     assert orders(3) == orders(3) != orders(4) and len({tuple(o) for o in orders(3)}) > 1
     assert all(sorted(o) == [0, 1, 2] for o in orders(3)) and orders(3, "fixed") == [[0, 1, 2]]*6
+
+
+def test_settings_of_the_last_release_are_taken_one_by_one():
+    "Keywords of 0.3.0 mean what they meant, with a warning at the caller"
+    tasks, tokenizer = [Task()]*3, len
+    cases = [(lambda: DualSpeed(tasks, order="random", iters_per_task=2, sequential=False, final_slow_step=True),
+              DualSpeed(tasks, rounds=Rounds("random", 2, False, True)), r"rounds=Rounds\(order"),
+             (lambda: ReleasedDualSpeed(tasks, lookahead_steps=2, lookahead_alpha=.3, slow_from="first step"),
+              ReleasedDualSpeed(tasks, lookahead=Lookahead(2, .3, "first step")), r"lookahead=Lookahead\(steps"),
+             (lambda: ContrastMemory(9, start=1, wait=0, every=3, weight=.2, ramp=2, top=8),
+              ContrastMemory(9, schedule=TermSchedule(1, 0, 3, .2, 2), top=8), r"schedule=TermSchedule\(start"),
+             (lambda: StyleTask("memory", tokenizer, mix="embed", delta=.5, alpha=0., strength=.1),
+              StyleTask("memory", tokenizer, style=Style(.5, "embed", strength=.1, alpha=0.)), r"style=Style\(mix"),
+             (lambda: ReleasedTask("blur", early=(.9, 1.), early_epochs=5),
+              ReleasedTask("blur", illumination=Illumination((.9, 1.), early_epochs=5)), "=Illumination")]
+    for old, now, message in cases:
+        with pytest.warns(DeprecationWarning, match=message) as caught: made = old()
+        assert len(caught) == 1 and caught[0].filename == __file__
+        assert vars(made) == vars(now)
+    with pytest.raises(TypeError, match="rounds='fixed' is of type str"): DualSpeed(tasks, 1., .5, 6, "fixed")
+    for record, wrong, message in ((Lookahead, dict(steps=0), "lookahead_steps=0"), (TermSchedule, dict(every=0), "every=0"),
+                                   (Lookahead, dict(slow_from="start"), "slow_from='start'"),
+                                   (Rounds, dict(sequential=2), "sequential=2"), (Style, dict(alpha=2.), "alpha=2.0")):
+        with pytest.raises(ValueError, match=message): record(**wrong)

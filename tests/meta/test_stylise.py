@@ -7,7 +7,9 @@ from reid_lab.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from reid_lab.data.text import WordPiece
 from reid_lab.meta.memory import ErrorMemory
 from reid_lab.meta.stylise import (
+    Illumination,
     ReleasedTask,
+    Style,
     StyleTask,
     blur,
     blur_released,
@@ -49,8 +51,8 @@ def entry(pid=BATCH["pid"]):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mix", ["embed", "select"])
 def test_a_draw_decides_everything(name, mix):
-    a, b = (styled(StyleTask(name, TOK, mix=mix), 4) for _ in range(2))
-    c = styled(StyleTask(name, TOK, mix=mix), 5)
+    a, b = (styled(StyleTask(name, TOK, style=Style(mix=mix)), 4) for _ in range(2))
+    c = styled(StyleTask(name, TOK, style=Style(mix=mix)), 5)
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a if isinstance(a[k], torch.Tensor))
     assert not torch.equal(a["img"], c["img"])
     assert a["img"].shape == BATCH["img"].shape and 0 <= a["img"].min() and a["img"].max() <= 1
@@ -65,13 +67,13 @@ def test_the_batch_itself_is_left_alone():
 
 
 def test_embed_gives_two_views_and_their_weight():
-    out = styled(StyleTask("blur", TOK, mix="embed"))
+    out = styled(StyleTask("blur", TOK, style=Style(mix="embed")))
     assert out["tokens"].shape == out["tokens_mix"].shape and not torch.equal(out["tokens"], out["tokens_mix"])
     assert out["lam"].shape == (4,) and ((0 <= out["lam"]) & (out["lam"] <= 1)).all()
 
 
 def test_select_gives_one_view_as_a_whole():
-    assert not {"tokens_mix", "lam"} & styled(StyleTask("blur", TOK, mix="select")).keys()
+    assert not {"tokens_mix", "lam"} & styled(StyleTask("blur", TOK, style=Style(mix="select"))).keys()
     for seed in range(4):
         both, one = (caption_views(BATCH, np.random.default_rng(seed), TOK, 1., mix) for mix in ("embed", "select"))
         n = one["tokens"].shape[1]
@@ -94,7 +96,7 @@ def test_select_is_distributed_as_a_choice_of_two_views():
 
 def test_no_mixing_weight_takes_the_first_view():
     "delta = 0 is lambda = 1: the memory task's image is the illumination task's, the caption the first"
-    light, mixed = (styled(StyleTask(n, TOK, delta=0., mix="embed")) for n in ("illumination", "memory"))
+    light, mixed = (styled(StyleTask(n, TOK, style=Style(delta=0., mix="embed"))) for n in ("illumination", "memory"))
     assert torch.equal(light["img"], mixed["img"]) and torch.equal(mixed["lam"], torch.ones(4))
 
 
@@ -114,7 +116,7 @@ def test_only_the_memory_task_reads_and_fills():
 @pytest.mark.parametrize("pid", [[0, 1, 2, 3], [7, 7, 7, 7], [0, 10**6, 2, 2]])
 def test_shuffled_partners_belong_to_nobody(pid):
     memory, pid = ErrorMemory(8), torch.tensor(pid)
-    task = StyleTask("memory", TOK, memory, partner="shuffled")
+    task = StyleTask("memory", TOK, memory, style=Style(partner="shuffled"))
     for _ in range(2): task.after(dict(memory_entry=entry(pid)))
     kept = memory.read()
     assert not set(kept["pid"].tolist()) & (set(pid.tolist()) | {-1}) and len(set(kept["pid"][:4].tolist())) == 4
@@ -133,11 +135,16 @@ def test_state_carries_the_memory():
 
 
 @pytest.mark.parametrize("kw, message", [(dict(name="light"), "name='light'"),
-                                         (dict(name="blur", mix="mean"), "mix='mean'"),
-                                         (dict(name="memory", partner="other"), "partner='other'"),
-                                         (dict(name="memory", partner="shuffled"), "needs a memory")])
+                                         (dict(name="memory", style=Style(partner="shuffled")), "needs a memory")])
 def test_bad_settings(kw, message):
     with pytest.raises(ValueError, match=message): StyleTask(tokenizer=TOK, **kw)
+
+
+@pytest.mark.parametrize("record, kw, message", [(Style, dict(mix="mean"), "mix='mean'"),
+                                                 (Style, dict(partner="other"), "partner='other'"),
+                                                 (Illumination, dict(later=(2, 1)), r"later=\(2, 1\)")])
+def test_bad_records(record, kw, message):
+    with pytest.raises(ValueError, match=message): record(**kw)
 
 
 def test_released_order():
@@ -210,8 +217,7 @@ def test_released_tasks_change_images_only(name):
 
 
 @pytest.mark.parametrize("kw, message", [(dict(name="memory"), "name='memory'"),
-                                         (dict(name="mixup", delta=-1), "delta=-1"),
-                                         (dict(name="blur", later=(2, 1)), r"later=\(2, 1\)")])
+                                         (dict(name="mixup", delta=-1), "delta=-1")])
 def test_bad_released_tasks(kw, message):
     with pytest.raises(ValueError, match=message): ReleasedTask(**kw)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from reid_lab.core.weight_files import load_weights, save_weights
-from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
+from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Rounds, Task, TaskCycle
 from reid_lab.models.backbones import CrossEncoder, TextEncoder, TextLayer, norm_gradients
 from reid_lab.models.bot import BoT
 from reid_lab.models.zoo import (
@@ -137,7 +137,7 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 STRATEGIES = dict(plain=Plain, cycle=lambda: TaskCycle([Task(), Task(), Task()]),
-                  dual=lambda: DualSpeed([Task()] * 3, iters_per_task=1),
+                  dual=lambda: DualSpeed([Task()] * 3, rounds=Rounds(iters_per_task=1)),
                   released=lambda: ReleasedDualSpeed([Task()] * 2))
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.meta.dmg import DMGStep
-from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Task, TaskCycle
+from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Rounds, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
@@ -78,10 +78,11 @@ def tasks(): return [Task(), Noise(), Remember()]
 
 STRATEGIES = [
     Plain, lambda: TaskCycle(tasks(), iters_per_task=1), lambda: TaskCycle(tasks(), "random", 2),
-    lambda: TaskCycle(tasks()), lambda: DualSpeed(tasks(), iters_per_task=1),
-    lambda: DualSpeed(tasks(), .5, .3, 3, "random", 1), lambda: DualSpeed(tasks(), iters_per_task=1, fast=False),
-    lambda: DualSpeed(tasks(), slow_every_tasks=3, iters_per_task=1, slow=False, sequential=False),
-    lambda: DualSpeed(tasks(), slow_every_tasks=3, iters_per_task=1, final_slow_step=True),
+    lambda: TaskCycle(tasks()), lambda: DualSpeed(tasks(), rounds=Rounds(iters_per_task=1)),
+    lambda: DualSpeed(tasks(), .5, .3, 3, Rounds(order="random", iters_per_task=1)),
+    lambda: DualSpeed(tasks(), rounds=Rounds(iters_per_task=1), fast=False),
+    lambda: DualSpeed(tasks(), slow_every_tasks=3, rounds=Rounds(iters_per_task=1, sequential=False), slow=False),
+    lambda: DualSpeed(tasks(), slow_every_tasks=3, rounds=Rounds(iters_per_task=1, final_slow_step=True)),
     lambda: ReleasedDualSpeed(tasks()), DMGStep, lambda: DMGStep(support=.5, second_order=True)]
 
 
