@@ -491,9 +491,8 @@ def _search(a:argparse.Namespace, # Arguments of the command
         how = _combination(a)
         with warnings.catch_warnings():
             if not (a.json or a.together): warnings.simplefilter('ignore', UnreadText) # the list names these words
-            if model is None:
-                answer = crops.search(gallery, queries, a.k, None, threshold, a.weights, a.tokenizer, **how)
-            else: answer = crops.search(gallery, queries, a.k, model, threshold, **how)
+            if model is None: model = crops.ModelFiles(weights=a.weights, tokenizer=a.tokenizer)
+            answer = crops.search(gallery, queries, a.k, model, threshold, **how)
         if marks is not None: answer = refined_answer(answer, marks)
         if a.html:
             _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],

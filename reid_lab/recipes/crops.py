@@ -6,8 +6,8 @@
 __all__ = ['WITHOUT_FILE', 'SAVE_EVERY', 'ready_names', 'from_package', 'open_tokenizer', 'check_model_name', 'from_file',
            'trained_folders', 'from_folder', 'ReadyModel', 'ready_model', 'ready_models', 'Embedder', 'open_embedder',
            'NotedModel', 'noted_model', 'check_output', 'CropOptions', 'embed_crops', 'embed_captions', 'embed_once',
-           'crops_to_shards', 'open_features', 'model_of', 'open_threshold', 'search', 'calibrate_on', 'matches',
-           'match_table']
+           'crops_to_shards', 'open_features', 'model_of', 'open_threshold', 'ModelFiles', 'search', 'calibrate_on',
+           'matches', 'match_table']
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #165073da
 import functools
@@ -781,13 +781,51 @@ def _refuse_threshold(threshold, together, expansion):
                      "other scores; leave it out")
 
 
+@dataclass(frozen=True)
+class ModelFiles:
+    "A model for questions, with files of its own in place of those that the features note"
+    model: Embedder | nn.Module | Path | str | None = None # Name, folder or what is open; None: what was noted
+    weights: Path | str | None = None # File for a model of the zoo; None: that which was noted
+    tokenizer: Path | str | None = None # For `weights` that bring none; None: that which was noted
+
+    def __post_init__(self):
+        for name in ('weights', 'tokenizer'):
+            value = getattr(self, name)
+            if value is None or isinstance(value, (str, Path)): continue
+            raise TypeError(f'{name}={value!r} is of type {type(value).__name__}; give the path of a file or folder')
+
+
+def _takes_files(function:_Function) -> _Function:
+    "Take weights and tokenizer beside the model as the last release did, with a warning"
+    @functools.wraps(function)
+    def call(features, what, k=10, model=None, threshold=None, *files, **options):
+        if len(files) > 2:
+            raise TypeError(f'{function.__name__} takes five values by position, features, what, k, model, threshold; '
+                            'give the others by name')
+        single = dict(zip(('weights', 'tokenizer'), files))
+        for name in ('weights', 'tokenizer'):
+            if name not in options: continue
+            if name in single: raise TypeError(f'{function.__name__} got {name}= and {name} by position: give one')
+            single[name] = options.pop(name)
+        single = {name: value for name, value in single.items() if value is not None}
+        if single:
+            given = ' and '.join(f'{name}=' for name in single)
+            if isinstance(model, ModelFiles):
+                raise TypeError(f'{function.__name__} got {given} beside model=ModelFiles(...): put {given} into it')
+            now = ', '.join([*(['...'] if model is not None else []), *(f'{name}=...' for name in single)])
+            warn_caller(f'{function.__name__}: write model=ModelFiles({now}); beside the model '
+                        f"{'it goes' if len(single) == 1 else 'they go'} with the next release", DeprecationWarning)
+            model = ModelFiles(model, **single)
+        return function(features, what, k, model, threshold, **options)
+    return call
+
+
+@_takes_files
 def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or folder
     what:str | Path | np.ndarray | Sequence, # A sentence, the path of a crop, pixels (H,W,3) uint8, or a list
     k:int=10, # Images a question
-    model:Embedder | nn.Module | Path | str | None=None, # Name, folder or what is open; None: what was noted
+    model:ModelFiles | Embedder | nn.Module | Path | str | None=None, # Name, folder, what is open; None: as noted
     threshold:Threshold | Path | str | None=None, # `Threshold`, or its file; None: nothing on presence
-    weights:Path | str | None=None, # File for a model of the zoo; None: that which was noted
-    tokenizer:Path | str | None=None, # For `weights` that bring none; None: that which was noted
     *, together:bool | Together=False, # The list is one question of several parts, also of crops and sentences
     expand:int | Expansion=0, # First results with which a question is searched again
     ) -> Answer: # `table(i)`, `sentence(i)`, `present`
@@ -798,7 +836,8 @@ def search(features:Embeddings | Shards | Path | str, # Gallery, or its file or 
     items = as_questions(what)
     first = items[0] if items else None
     reads = 'captions' if any(isinstance(item, str) for item in items) else ''
-    net = model_of(e, model, reads, weights, tokenizer)
+    chosen = model if isinstance(model, ModelFiles) else ModelFiles(model)
+    net = model_of(e, chosen.model, reads, chosen.weights, chosen.tokenizer)
     if together:
         how = together if isinstance(together, Together) else Together()
         return find_together(ask_together(net, items, how), e, k, expansion)

@@ -6,7 +6,7 @@ from fault import bad
 from reid_lab.losses import basics as loss_basics
 from reid_lab.losses.text import HardRule, hard_keys, itc
 from reid_lab.meta.dual_speed import DualSpeed, Lookahead, ReleasedDualSpeed, Task, TaskCycle
-from reid_lab.meta.memory import ContrastMemory, ErrorMemory, TermSchedule, capacity_for
+from reid_lab.meta.memory import ErrorMemory, TermSchedule, capacity_for
 from reid_lab.meta.stylise import Illumination, ReleasedTask, Style, StyleTask, draw_lambda
 from reid_lab.models.zoo import create_model
 from reid_lab.recipes.camel import make_strategy, run_variant, set_negatives
