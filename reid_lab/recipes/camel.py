@@ -194,8 +194,8 @@ def released_strategy(config:Config, # Settings of the released program
     m = config.settings
     tasks = released_tasks(delta=m.delta, device=pick_device(config.budget.device))
     lookahead = Lookahead(m.k, m.eps_slow, m.slow_from)
-    return ReleasedDualSpeed(tasks, config.eps_fast(finetuning), lookahead, meta_epochs=10, epoch_steps=max(1, steps//30),
-                             memory=ContrastMemory(m.contrast))
+    return ReleasedDualSpeed(tasks, config.eps_fast(finetuning), lookahead, meta_epochs=10,
+                             epoch_steps=max(1, steps//30), memory=ContrastMemory(m.contrast))
 
 
 def make_strategy(config:Config, # Variant and settings

@@ -78,7 +78,8 @@ def test_rates_that_mean_plain_training():
 
 
 @pytest.mark.parametrize("kw, message",
-                         [(dict(slow_every_tasks=5), "multiple of the 3 tasks"), (dict(rounds=Rounds(order="any")), "order='any'"),
+                         [(dict(slow_every_tasks=5), "multiple of the 3 tasks"),
+                          (dict(rounds=Rounds(order="any")), "order='any'"),
                           (dict(rounds=Rounds(iters_per_task=0)), "at least 1")])
 def test_bad_settings(kw, message):
     with pytest.raises(ValueError, match=message): DualSpeed([Task()] * 3, **kw)
@@ -262,7 +263,8 @@ def test_settings_of_the_last_release_are_taken_one_by_one():
         assert len(caught) == 1 and caught[0].filename == __file__
         assert vars(made) == vars(now)
     with pytest.raises(TypeError, match="rounds='fixed' is of type str"): DualSpeed(tasks, 1., .5, 6, "fixed")
-    for record, wrong, message in ((Lookahead, dict(steps=0), "lookahead_steps=0"), (TermSchedule, dict(every=0), "every=0"),
+    for record, wrong, message in ((Lookahead, dict(steps=0), "lookahead_steps=0"),
+                                   (TermSchedule, dict(every=0), "every=0"),
                                    (Lookahead, dict(slow_from="start"), "slow_from='start'"),
                                    (Rounds, dict(sequential=2), "sequential=2"), (Style, dict(alpha=2.), "alpha=2.0")):
         with pytest.raises(ValueError, match=message): record(**wrong)
