@@ -39,8 +39,8 @@ def test_a_good_a_doubtful_and_a_nonsense_sentence(tmp_path, width, scheme):
         page.goto((tmp_path/"search.html").as_uri())
         for i, sentence in enumerate(SENTENCES):
             if i: page.click("button[aria-label='next query']")
-            page.wait_for_function("text => document.querySelector('.rl-ask').value.startsWith(text)",
-                                   arg=sentence[:18])
+            page.wait_for_function("i => document.querySelector('.rl-ask').value === String(i)", arg=i)
+            assert page.locator(".rl-ask option:checked").inner_text().startswith(sentence[:18])
             assert "6 rendered Worlds, on no photograph" in page.inner_text(".rl-caveats")
             assert "nobody clears the threshold" in page.inner_text(".rl-verdict")
             struck = page.eval_on_selector_all(".rl-asked s", "all => all.map((el) => el.textContent)")

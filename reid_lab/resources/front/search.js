@@ -1,4 +1,4 @@
-// Search page: a sentence or a crop against the gallery. Enter asks; without a kernel, stored queries are found by their words.
+// Search page: a sentence or a crop against the gallery. Enter asks; a page without a kernel offers the questions that it holds.
 function render({ model, el }) {
   const field = h("input", { type: "search", class: "rl-ask", "aria-label": "question" });
   const known = h("datalist", { id: `rl-${Math.random().toString(36).slice(2)}` });
@@ -10,15 +10,24 @@ function render({ model, el }) {
   const marks = marking(model, () => redraw());
   const live = () => model.get("fixed").queries === undefined;
   const ask = () => {
-    const text = field.value.trim(), { captions, queries, reads } = model.get("fixed");
+    const text = field.value.trim(), { captions, reads } = model.get("fixed");
     note.textContent = "";
-    if (live() && reads.length) { setState(model, { question: text }); return; }
-    const own = queries ?? Object.keys(captions).map(Number);
-    const found = own.find((q) => (captions[q] ?? `query ${q}`).toLowerCase().includes(text.toLowerCase()));
+    if (reads.length) { setState(model, { question: text }); return; }
+    const found = Object.keys(captions).map(Number).find((q) => captions[q].toLowerCase().includes(text.toLowerCase()));
     refused = found === undefined ? text : "";
     redraw();
     if (found !== undefined) select(model, { query: found });
-    else note.textContent = `${live() ? "No model was given" : "This page has no kernel"}: it answers the queries that it holds.`;
+    else note.textContent = "No model was given: only the queries of the scene are answered.";
+  };
+
+  // A page cannot embed a sentence, so that it has no field that looks as if it could.
+  const OTHERS = 'reid_lab search FEATURES "what the person looks like" --html page.html';
+  const held = (fixed, chosen) => {
+    const text = (q) => fixed.captions[q] ?? `query ${q}`;
+    if (fixed.queries.length === 1) return h("span", { class: "rl-ask" }, text(fixed.queries[0]));
+    return h("select", { class: "rl-ask", "aria-label": "question", onchange: (event) => select(model, { query: Number(event.target.value) }) },
+      chosen === null ? h("option", { selected: true, disabled: true }, `${fixed.queries.length} questions`) : null,
+      fixed.queries.map((q) => h("option", { value: q, selected: q === chosen }, text(q))));
   };
   const note = h("span", { class: "rl-mute", role: "status" });
 
@@ -104,23 +113,26 @@ function render({ model, el }) {
     if (changed.has("fixed")) fill(known, Object.values(fixed.captions).slice(0, 300).map((text) => h("option", { value: text })));
     if (!refused && (root.ownerDocument.activeElement !== field || changed.has("ui"))) field.value = ui.question || now.query_text || "";
     const crop = ui.asks === "crop";
-    field.placeholder = crop ? "path of an image" : fixed.reads.includes("sentence") || !live() ? "what the person looks like" : "no model that reads text";
+    field.placeholder = crop ? "path of an image" : fixed.reads.includes("sentence") ? "what the person looks like" : "no model that reads text";
     const kinds = live() && fixed.reads.length > 1 ? h("select", { "aria-label": "kind of question", onchange: (event) => setState(model, { asks: event.target.value, question: "" }) },
       fixed.reads.map((kind) => h("option", { value: kind, selected: kind === ui.asks }, kind))) : null;
-    const step_ = fixed.n_query ? h("span", { class: "rl-group" }, button("previous query", "‹", () => step(-1)),
+    const several = live() ? fixed.n_query > 0 : fixed.queries.length > 1;
+    const step_ = several ? h("span", { class: "rl-group" }, button("previous query", "‹", () => step(-1)),
       h("span", {}, chosen.query === null ? "no query" : `query ${chosen.query}`), button("next query", "›", () => step(1))) : null;
     if (!field.parentNode) {
       fill(head, h("span", { class: "rl-title" }), h("span", { class: "rl-group rl-form" }), h("span", { class: "rl-more" }), note);
-      head.children[1].append(field, known);
+      if (live()) head.children[1].append(field, known);
     }
     head.children[0].textContent = ui.title;
-    fill(head.children[2], kinds, button("search", "search", ask), " ", step_);
+    if (!live()) fill(head.children[1], held(fixed, chosen.query));
+    fill(head.children[2], kinds, live() ? button("search", "search", ask) : null, " ", step_);
     const verdict = now.present === null || now.present === undefined ? null
       : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ nobody clears the threshold"), ` ${now.remarks}`);
     const query = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.query_text || "query"), h("figcaption", {}, now.query_name ?? "")) : null;
     fill(body, caveats(fixed.caveats ?? []), asked(refused ? [] : now.words ?? []), verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), chance(refused ? "" : now.by_chance, fixed, now.items ?? []), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
       : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, ordered(now.items ?? []).map((item) => one(item, chosen.gallery)))));
-    fill(foot, h("span", {}, "Enter asks · ↑ ↓ query · click selects"),
+    const keys = [live() ? "Enter asks" : null, several ? "↑ ↓ query" : null, "click selects"].filter(Boolean).join(" · ");
+    fill(foot, h("span", {}, keys), live() ? null : h("span", {}, "other questions: ", h("code", {}, OTHERS)),
       (now.items ?? []).length ? button("select the images that were found in all views", "select all", () => select(model, { gallery: now.items.map((i) => i.row) })) : null, foot_(now.items ?? []));
     if (focused !== null) body.querySelector(`.rl-item[data-row="${focused}"]`)?.focus({ preventScroll: true });
     root.style.setProperty("--rl-k", Math.max(6, ui.k));
@@ -128,7 +140,7 @@ function render({ model, el }) {
       const inField = event.target === field, item = event.target.closest?.(".rl-item");
       const acts = { Enter: () => (inField ? ask() : item && choose(Number(item.dataset.row), event.ctrlKey || event.shiftKey)) };
       if (!inField) Object.assign(acts, { ArrowDown: () => step(1), ArrowUp: () => step(-1), ArrowRight: () => item?.nextElementSibling?.focus(),
-        ArrowLeft: () => item?.previousElementSibling?.focus(), "/": () => field.focus(), ...Object.fromEntries(marks.keys.map((key) => [key, () => mark_(now.items, item, key)])), Escape: () => select(model, { gallery: [] }) });
+        ArrowLeft: () => item?.previousElementSibling?.focus(), "/": () => root.querySelector("input.rl-ask, select.rl-ask")?.focus(), ...Object.fromEntries(marks.keys.map((key) => [key, () => mark_(now.items, item, key)])), Escape: () => select(model, { gallery: [] }) });
       if (!acts[event.key] || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select")) return;
       if (event.target.closest("button") && !marks.keys.includes(event.key)) return;
       event.preventDefault();
