@@ -129,7 +129,9 @@ function render({ model, el }) {
     const verdict = now.present === null || now.present === undefined ? null
       : h("p", { class: `rl-verdict ${now.present ? "rl-ok" : "rl-no"}` }, h("b", {}, now.present ? "✓ present" : "✕ nobody clears the threshold"), ` ${now.remarks}`);
     const query = now.crop ? h("figure", { class: "rl-query" }, picture(now.crop, now.query_text || "query"), h("figcaption", {}, now.query_name ?? "")) : null;
-    fill(body, caveats(fixed.caveats ?? []), asked(refused ? [] : now.words ?? []), verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), chance(refused ? "" : now.by_chance, fixed, now.items ?? []), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
+    const words = refused ? [] : now.words ?? [];
+    const long = !live() && several && !words.length && (now.query_text ?? "").length > 60; // the choice shows its beginning
+    fill(body, caveats(fixed.caveats ?? []), asked(words), long ? h("p", { class: "rl-asked" }, now.query_text) : null, verdict ?? (now.remarks ? h("p", { class: "rl-verdict" }, now.remarks) : null), chance(refused ? "" : now.by_chance, fixed, now.items ?? []), h("div", { class: "rl-found" }, query, now.message ? h("p", { class: "rl-message" }, now.message)
       : h("ol", { role: "listbox", "aria-label": "images found, best first", "aria-multiselectable": "true" }, ordered(now.items ?? []).map((item) => one(item, chosen.gallery)))));
     const keys = [live() ? "Enter asks" : null, several ? "↑ ↓ query" : null, "click selects"].filter(Boolean).join(" · ");
     fill(foot, h("span", {}, keys), live() ? null : h("span", {}, "other questions: ", h("code", {}, OTHERS)),
