@@ -75,6 +75,7 @@ class Activity:
     def _cell(self, report):
         "A cell of the notebook that this process runs begins"
         if report['label'] != self.section:
+            if not self.section and not self.done: self.done.append(('Starting', report['time'] - self.since))
             self.close(report['time'])
             self.section = report['label']
         self.cell, self.cells = report['cell'], report['total']

@@ -12,6 +12,7 @@ import pytest
 from helpers.notebooks import saved
 from papermill.exceptions import PapermillExecutionError
 
+from reid_lab.analysis.bias.verdict import in_words
 from reid_lab.data.table import ReidTable
 from reid_lab.datasets.aerial import cross_view
 from reid_lab.datasets.cross_set import build_cross_set
@@ -24,6 +25,7 @@ from reid_lab.models.weights.shipped import card_for
 from reid_lab.recipes import camel_settings as camel, cfam, cfan, dart3, dmg
 from reid_lab.recipes.study import settings_frame
 from reid_lab.results.conclusions import comparisons, conclusions, recorded_row
+from reid_lab.results.endings import PLUMBING, RunEnd, end_lines
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.world.plan import reid_groups
 from reid_lab.world.world import World
@@ -73,10 +75,14 @@ def smoke(name, study, tmp_path, **kw):
     untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|aerial$)"    # these have seen nothing here
     trained = ~stored.variant.str.contains(untrained)
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
-    said = "".join(o.get("text", "") for o in nbformat.read(done.path, 4).cells[-1].outputs)
-    told = conclusions(map(recorded_row, done.metrics["rows"]))
+    shown = "".join(o.data.get("text/markdown", "") for o in nbformat.read(done.path, 4).cells[-1].outputs if "data" in o)
+    end = RunEnd.from_dict(done.metrics["ending"])
     settings = {(r["method"], json.dumps(r["options"])) for r in done.metrics["rows"]}
-    assert all(text in said for text in told) and (told or len(settings) == 1)      # one setting: nothing to compare
+    assert end.plumbing and PLUMBING in end.sentence and PLUMBING in shown and "gain" not in shown and "**" not in shown
+    assert {row.variant for row in end.rows} & {"chance", "untrained start"} and len(end.rows) > len(settings)
+    assert len(end_lines(end)) <= 16 and all((done.folder / name).is_file() for name in end.figures)
+    told = conclusions(map(recorded_row, done.metrics["rows"]))
+    assert told or len(settings) == 1      # one setting: nothing to compare
     figures = done.folder / "figures"
     return done, {p.name for p in figures.iterdir()} if figures.exists() else set()
 
@@ -354,6 +360,22 @@ def test_camera_bias_from_the_command_line(tmp_path):
     assert len(shown) == 1 and set(shown[0]) == {"text/plain", "image/png"}
 
 
+def says_what_bias_says(done, folder):
+    "The end of `camera_bias` has the numbers and the verdict of the command `bias` on the same features"
+    bias = subprocess.run([sys.executable, "-m", "reid_lab", "bias", str(folder / "queries"), str(folder / "gallery"), "--json"],
+                          capture_output=True, text=True, check=True)
+    told, end = json.loads(bias.stdout), RunEnd.from_dict(done.metrics["ending"])
+    assert end.sentence == told["advice"][0] and not end.plumbing
+    rows = [row for row in end.rows if row.compared]
+    assert [row.variant for row in rows] == [in_words((r["method"], r["distance"])) for r in told["summary"]]
+    for row, r in zip(rows, told["summary"]):
+        assert row.scores == pytest.approx(dict(mAP=r["mAP"], R1=r["R1"], nmi_camera=r["nmi_camera"]))
+        gain = [r[k] for k in ("gain", "low", "high") if isinstance(r[k], float)]
+        assert row.gain == pytest.approx(tuple(gain))
+    nmi = {r["variant"]: r["metrics"]["nmi_camera"] for r in done.metrics["rows"]}
+    assert nmi == pytest.approx({r["method"]: r["nmi_camera"] for r in told["summary"]})
+
+
 def test_camera_bias_of_files(tmp_path):
     "Features of a run and of any program; one camera is a sentence, not a traceback"
     rng, pid, cam = np.random.default_rng(0), np.arange(60) % 12, np.arange(60) % 3
@@ -363,6 +385,7 @@ def test_camera_bias_of_files(tmp_path):
     for name, part in (("queries", e[:20]), ("gallery", e[20:])): part.save(folder / name)
     done = run_notebook("camera_bias", tmp_path / "a", preset="smoke", run=str(tmp_path / "earlier"))
     assert done.metrics["status"] == "finished" and len(done.rows) == 5
+    says_what_bias_says(done, folder)
     for name, part in (("q", e[:20]), ("g", e[20:])):
         np.savez(tmp_path / f"{name}.npz", emb=part.emb.numpy(), cam=0*part.cam)
     own = dict(query=str(tmp_path / "q.npz"), gallery=str(tmp_path / "g.npz"))

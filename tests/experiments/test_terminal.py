@@ -113,8 +113,14 @@ def test_a_run_is_never_silent(name, clone, terminal, env):
     assert done.first(shown) < done.first("Setting up") < done.first("Training") < float("inf")
     assert " left" in done.text and "loss" not in screen
     last = screen[[s.startswith("finished in ") for s in screen].index(True):]
-    assert f"notebook: {shown}/run_{name}.ipynb" in last and f"tables:   {shown}/table.csv" in last
-    assert f"figures:  {shown}/figures" in last
+    assert f"notebook: {shown}/run_{name}.ipynb" in last and f"rows:     {shown}/results.csv" in last
+    assert sum(s.startswith(f"figure:   {shown}/figures/{name}_main_") for s in last) == 2
+    seconds = [int(part) for part in last[0].removeprefix("finished in ").split(":")]
+    whole = done.first(last[0])                                 # the clock of the command, kernel and imports included
+    if name == "dart3": assert whole - 5 < 60*seconds[0] + seconds[1] <= whole + 1    # `make` starts before the command
+    end = screen[screen.index(next(s for s in screen if s.startswith("variant"))) - 1:]
+    assert any(s.startswith("preset=smoke is a test of plumbing") for s in end) and end[2].startswith("chance")
+    assert len([*end]) <= 24 and not any("gain" in s or "Resolved" in s for s in end)
     assert sum("✓" in s for s in screen) >= 4 and not [s for s in screen if "●" in s or "\x1b" in s]
     assert json.loads((run/"metrics.json").read_text())["status"] == "finished"
     nb = json.loads((run/f"run_{name}.ipynb").read_text())

@@ -204,7 +204,7 @@ FAULTS = [
     bad("command: --out with another rate", "it was given `lr=1`, and now is not",
         lambda tmp: _run(tmp, "--out", _interrupted(tmp, lr=1.)), "{'lr': (1.0, 0.001)}"),
     bad("command: a notebook that fails", "an error in a cell", lambda tmp: _run(tmp, "--out", tmp/"o", body="1/0"),
-        "failed in cell", "ZeroDivisionError: division by zero"),
+        "demo.ipynb failed: ZeroDivisionError: division by zero", "cell 2", "line 1 of the cell: 1/0", "the rest: "),
     bad("command: sweep with --grid and -p", "the same name in both", lambda tmp: refused("sweep", _notebook(tmp),
         "--grid",
         "seed=1", "-p", "seed=2"), "seed is given by --grid and by -p"),

@@ -1,0 +1,98 @@
+"The screen with which a run ends is made of its rows, fits a screen, and believes nothing at preset smoke"
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from reid_lab.results.comparisons import paired
+from reid_lab.results.endings import MOST, PLUMBING, Ending, EndRow, RunEnd, end_lines, end_markdown, run_end
+from reid_lab.results.rows import Setting
+
+SCORES = dict(Base=(40., 43., 38.), New=(44., 46.8, 42.1), Other=(40.1, 42.8, 38.2))
+
+
+def rows(names=SCORES, seeds=3, dataset="world-quick", stage="zeroshot"):
+    "As `metrics.json` has them"
+    return [dict(Setting(name, stage).fields, dataset=dataset, split="test", variant=f"{name}, {stage}", seed=seed, extra={},
+                 metrics=dict(mAP=SCORES[name.split()[0]][seed], R1=SCORES[name.split()[0]][seed] - 3))
+            for name in names for seed in range(seeds)]
+
+
+def record(found, preset="quick", **more):
+    return dict(notebook="run_new", params=dict(preset=preset), rows=found, **more)
+
+
+def test_means_spread_and_paired_differences_are_those_of_the_comparisons():
+    end = run_end(record(rows()))
+    assert [row.variant for row in end.rows] == list(SCORES) and end.metrics == ("mAP", "R1")
+    base, new, other = end.rows
+    assert new.scores["mAP"] == pytest.approx(44.3) and new.spread["mAP"] == pytest.approx(2.364, abs=1e-3)
+    frame = pd.DataFrame([dict(variant=r["method"], seed=r["seed"], mAP=r["metrics"]["mAP"]) for r in rows()])
+    for row in (new, other):
+        want = paired(frame, "mAP", "Base", row.variant)
+        assert row.gain == pytest.approx((want.diff, want.low, want.high))
+    assert base.gain == () and end.sentence == (
+        "Resolved at 95 %, in points: New, zeroshot +4.0 (+3.6 to +4.3); 1 of 2 differences is not.")
+
+
+def test_the_best_is_bold_once_for_each_search_and_chance_never():
+    first = [dict(variant="chance", dataset="world-quick", split="test", metrics=dict(mAP=99., R1=99.))]
+    found = rows() + rows(stage="finetuned")
+    end = run_end(record(found, first_rows=first))
+    lines = end_lines(end, strong="*{}*".format)
+    bold = [line for line in lines if "*44.3 ± 2.4*" in line]
+    assert len(bold) == 2 and all(line.startswith("New") for line in bold) and sum("*" in line for line in lines) == 2
+    assert "*99" not in "".join(lines) and "**44.3 ± 2.4**" in end_markdown(end)
+    lower = run_end(record(rows()), Ending(lower=True))
+    assert [line.split()[0] for line in end_lines(lower, strong="*{}*".format) if "*" in line] == ["Base", "Other"] or \
+        [line.split()[0] for line in end_lines(lower, strong="*{}*".format) if "*" in line] == ["Base"]
+
+
+def test_smoke_believes_nothing():
+    first = [dict(variant="chance", dataset="world-quick", split="test", metrics=dict(mAP=2.))]
+    end = run_end(record(rows(), "smoke", first_rows=first), Ending(sentence="New is far better."))
+    text = "\n".join(end_lines(end, strong="*{}*".format))
+    assert PLUMBING in text and "reid_lab run new -p preset=quick" in text and "chance" in text
+    for word in ("*", "gain", "Resolved", "better", "+4"): assert word not in text, word
+    own = run_end(record(rows(), "smoke"), Ending(sentence="New is far better.", plumbing=False))
+    assert own.sentence == "New is far better." and "gain" in "\n".join(end_lines(own))
+
+
+def test_one_seed_has_no_interval_and_one_setting_no_difference():
+    end = run_end(record(rows(seeds=1)))
+    assert end.rows[1].gain == (4.,) and "one seed has no interval" in end.sentence and "±" not in "\n".join(end_lines(end))
+    alone = run_end(record(rows(["Base"])))
+    assert alone.sentence == "" and "gain" not in "\n".join(end_lines(alone))
+    assert run_end(record([])) == RunEnd(sentence="") and end_lines(run_end(record([]))) == []
+
+
+def test_a_long_table_keeps_chance_the_base_and_the_best_on_24_lines():
+    names = ["Base", *(f"Other {i}" for i in range(30)), "New"]
+    first = [dict(variant="chance", dataset="world-quick", split="test", metrics=dict(mAP=2.))]
+    end = run_end(record(rows(names), first_rows=first, notes=["A note."]))
+    lines = end_lines(end)
+    told = [line.split()[0] for line in lines]
+    assert {"chance", "Base", "New"} <= set(told) and f"and {33 - MOST} more, in the file of rows" in lines
+    assert len(lines) <= 24 - 6 and max(map(len, lines)) <= 100      # below it: seconds, notebook, two figures, rows
+    assert end_markdown(end).count("| Other") == 30
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_lines_fit_the_width(width):
+    long = [dict(row, dataset="a dataset with a rather long name") for row in rows()] + rows()
+    assert max(len(line) for line in end_lines(run_end(record(long)), width)) <= width
+
+
+def test_texts_of_data_are_printed_and_not_obeyed():
+    end = RunEnd((EndRow("a\x1b[2J|b", dict(mAP=1.)),), ("mAP",), ("x\x1b[2J",), "<b>s</b>")
+    assert "\x1b" not in "\n".join(end_lines(end)) and "<b>" not in end_markdown(end) and "a\x1b[2J|b" not in end_markdown(end)
+
+
+def test_what_is_kept_is_what_was_made():
+    end = run_end(record(rows(), notes=["one", "preset=smoke is a test of plumbing: old"], wall_s=3.), figures=["a.png", "b.png", "c.png"])
+    assert RunEnd.from_dict(json.loads(json.dumps(end.as_dict()))) == end
+    assert end.notes == ("one",) and end.figures == ("figures/a.png", "figures/b.png")
+    missing = [dict(row, metrics=dict(row["metrics"], mAP=math.nan if row["method"] == "New" else row["metrics"]["mAP"]))
+               for row in rows()]
+    assert "mAP" not in run_end(record(missing)).rows[1].scores
