@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ from reid_lab.cli.output import (
     print_conclusions,
     print_error,
     print_table,
+    process_start,
     result_places,
     stoppable,
     typed,
@@ -60,13 +62,10 @@ def _run(a):
             from reid_lab.experiments.notebooks import run_notebook
             done = run_notebook(a.name, a.out, _given(a), a.threads, a.timeout, a.fresh, execution)
     except cell_error() as failed: # outside the display, which marks the section that failed
-        print(f'{a.name} failed in cell {failed.exec_count}: {failed.ename}: {failed.evalue}',
-              file=sys.stderr)
+        print(f'{a.name} failed: {failed.ename}: {failed.evalue}', *failed.__notes__, sep='\n', file=sys.stderr)
         return 1
-    import pandas as pd
-    if done.rows: print_table(pd.DataFrame(done.shown_rows))
     print_conclusions(done, a.name)
-    print(result_places(done))
+    print(result_places(done, time.time() - a.began))
     return 0
 
 def _say_plumbing(a):
@@ -345,8 +344,10 @@ def _report_error(a, e):
 def main(argv:Sequence[str]=None, # Arguments; default: those of the process
     ) -> int: # Exit code
     "Entry point of `reid_lab`"
+    began = time.time() if argv is not None else process_start()
     with contextlib.redirect_stdout(Plain(sys.stdout)), contextlib.redirect_stderr(Plain(sys.stderr)):
         a = parser().parse_args(argv)
+        a.began = began
         with warnings.catch_warnings(record=True) as noticed:
             code = _exit_code(a)
         for text in dict.fromkeys(str(w.message) for w in noticed): print_error(a, text)

@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'LONGEST', 'pairs', 'check_notebook', 'typed', 'stoppable', 'print_conclusions',
-           'result_places', 'print_table', 'cell_error', 'listing', 'as_options', 'message', 'print_error']
+           'result_places', 'process_start', 'print_table', 'cell_error', 'listing', 'as_options', 'message',
+           'print_error']
 
 # %% ../../nbs/16_cli/30_output.ipynb #66f7653a
 import argparse
 import ast
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,36 +87,73 @@ def stoppable() -> Iterator[None]:
         for number, handler in before.items(): signal.signal(number, handler)
 
 
+def _bold(text): return f'\x1b[1m{text}\x1b[0m'
+
+
+def _print_end(end):
+    "The screen with which a run ends: in a terminal the best scores in bold"
+    from reid_lab.core.reporting import beneath
+    from reid_lab.results.endings import end_lines
+    stream = beneath(sys.stdout)
+    if not getattr(stream, 'isatty', bool)() or os.environ.get('TERM') == 'dumb':
+        for line in end_lines(end): print(line)
+        return
+    width = min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
+    for line in end_lines(end, width, _bold): # its texts are printable; the signs for bold are ours
+        encoding = getattr(stream, 'encoding', None) or 'utf-8'
+        stream.write(line.encode(encoding, 'backslashreplace').decode(encoding) + '\n')
+
+
+def _measured_pages(name, rows):
+    "In a clone, where ours are measured, for a run on Worlds"
+    from reid_lab.core.basics import checkout
+    from reid_lab.results.conclusions import conclusions, is_world_row, recorded_row
+    rows, root = [recorded_row(row) for row in rows], checkout()
+    if not root or not all(is_world_row(row) for row in rows) or not conclusions(rows): return []
+    return sorted((root/'nbs'/'tutorials').glob(f"*_measured_{str(name).removeprefix('run_')}.ipynb"))
+
+
 def print_conclusions(done:'Finished', # From `run_notebook`
     name:str, # Of the experiment
     ) -> None:
-    "Print what the rows of a run say, and after a run on Worlds where ours are measured, if this is a clone"
-    from reid_lab.core.basics import checkout
+    "Print the end of a run (`reid_lab.results.endings`), and after a run on Worlds where ours are measured"
     from reid_lab.experiments.terminal import near_path
-    from reid_lab.results.conclusions import conclusions, is_world_row, recorded_row
-    rows = [recorded_row(row) for row in done.metrics.get('rows', [])]
-    sentences = conclusions(rows)
-    pages, root = [], checkout()
-    if root and sentences and all(is_world_row(row) for row in rows):   # the pages are measured on Worlds
-        pages = sorted((root/'nbs'/'tutorials').glob(f"*_measured_{str(name).removeprefix('run_')}.ipynb"))
-    sentences += done.metrics.get('notes', [])
-    print() # an empty line before what follows
-    for sentence in sentences: print(sentence)
-    for page in pages: print(f'Measured with more seeds: {near_path(page)}')
+    from reid_lab.results.endings import RunEnd, run_end
+    kept, rows = done.metrics.get('ending'), done.metrics.get('rows', [])
+    if kept: end = RunEnd.from_dict(kept)
+    else: end = run_end(dict(dict(notebook=str(name), params={}, rows=[]), **done.metrics))
+    _print_end(end)
+    for page in _measured_pages(name, rows): print(f'Measured with more seeds: {near_path(page)}')
 
 
 def result_places(done:'Finished', # From `run_notebook`
+    seconds:float | None=None, # Of the whole command; default: from the cell that opened the run
     ) -> str:
-    "Where the results of a run are, a line each"
+    "How long a run took, and where its results are: the notebook, the two figures to open, the rows of all seeds"
     from reid_lab.experiments.terminal import clock, near_path
     from reid_lab.results.rows import results_path
+    first_two = done.metrics.get('ending', {}).get('figures', ())
+    places = [('notebook:', done.path), *(('figure:', done.folder/name) for name in first_two)]
+    if not first_two: places.append(('figures:', done.folder/'figures'))
     own = done.folder/'results.csv'
-    places = dict(notebook=done.path, tables=done.folder/'table.csv', figures=done.folder/'figures')
-    if done.rows: places['rows'] = own if own.exists() else results_path()
-    lines = [f"{f'{what}:':9} {near_path(path)}" for what, path in places.items() if path.exists()]
-    seconds = done.metrics.get('wall_s')
+    if done.rows: places.append(('rows:', own if own.exists() else results_path()))
+    lines = [f'{what:9} {near_path(path)}' for what, path in places if path.exists()]
+    if seconds is None: seconds = done.metrics.get('wall_s')
     if seconds: lines.insert(0, f'\nfinished in {clock(seconds)}')
     return '\n'.join(lines)
+
+
+_LOADED = time.time()
+
+
+def process_start() -> float: # Seconds since 1970
+    "When this process was started, as far as the system says; else when this module was loaded"
+    try:
+        ticks = int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19])     # since the system's start
+        since = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks/os.sysconf('SC_CLK_TCK')
+    except (OSError, ValueError, IndexError, AttributeError): return _LOADED     # not Linux
+    began = time.time() - since
+    return began if 0 <= _LOADED - began < 60 else _LOADED   # a container may count from another start
 
 # %% ../../nbs/16_cli/30_output.ipynb #fa654752
 FORMATS = ('text', 'markdown', 'latex', 'html')

@@ -31,6 +31,7 @@ from ..core.basics import check_choice, checkout, project_root, warn_caller
 from ..core.files import locked
 from ..core.reporting import report
 from ..core.scratch import Scratch
+from .cell_failures import FailedCell, cell_failure
 from .cluster import read_backend
 from .execution import VARIABLES, given_execution
 from .params import check_type, notebook_cells, notebook_parameters, notebook_params
@@ -295,6 +296,16 @@ class _WithoutPlaces:
     def pretty_path(cls, path): return path.removeprefix(cls.SCHEME)
 
 
+def _note_failure(error, source, path):
+    "Add to the error of a cell where it was raised, and which file has the rest"
+    import nbformat
+    cells = nbformat.read(source, 4).cells
+    failed = next((cell for cell in cells if cell.cell_type == 'code' and cell.source == error.source), None)
+    place = _places(cells)[failed.get('id')] if failed is not None else _Place('Setting up', 0)   # papermill's own cell
+    cell = FailedCell(place.section, place.number, f'{error.ename}: {error.evalue}', error.traceback)
+    error.add_note(str(cell_failure(cell, path)))
+
+
 class _Kernel(NamedTuple):
     "How a kernel runs the cells"
     threads: int
@@ -316,6 +327,7 @@ def _execute(source, path, params, kernel, written, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import papermill as pm
     from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
     scratch = Scratch('kernel')
     try:
         with warnings.catch_warnings(), _silent('papermill'), _tasks_end_first():
@@ -324,6 +336,9 @@ def _execute(source, path, params, kernel, written, attempts=3):
                                 language='python', progress_bar=False, execution_timeout=kernel.timeout,
                                 on_cell_start=_cell_reporter(source, path.parent, written),
                                 kernel_manager_class=_kernel_class(kernel.threads, scratch.path, path.parent))
+    except PapermillExecutionError as e:
+        _note_failure(e, source, path)
+        raise
     except DeadKernelError as e:
         last_words = ' '.join((scratch.path/'printed').read_text(errors='replace').split()[-40:])
         text = f'the kernel of {source.name} {_why_dead(scratch.path)}. What had run is in {path}'

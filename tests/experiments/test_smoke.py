@@ -75,7 +75,8 @@ def smoke(name, study, tmp_path, **kw):
     untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|aerial$)"    # these have seen nothing here
     trained = ~stored.variant.str.contains(untrained)
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
-    shown = "".join(o.data.get("text/markdown", "") for o in nbformat.read(done.path, 4).cells[-1].outputs if "data" in o)
+    outputs = nbformat.read(done.path, 4).cells[-1].outputs
+    shown = "".join(o.data.get("text/markdown", "") for o in outputs if "data" in o)
     end = RunEnd.from_dict(done.metrics["ending"])
     settings = {(r["method"], json.dumps(r["options"])) for r in done.metrics["rows"]}
     assert end.plumbing and PLUMBING in end.sentence and PLUMBING in shown and "gain" not in shown and "**" not in shown
@@ -362,8 +363,8 @@ def test_camera_bias_from_the_command_line(tmp_path):
 
 def says_what_bias_says(done, folder):
     "The end of `camera_bias` has the numbers and the verdict of the command `bias` on the same features"
-    bias = subprocess.run([sys.executable, "-m", "reid_lab", "bias", str(folder / "queries"), str(folder / "gallery"), "--json"],
-                          capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "reid_lab", "bias", str(folder / "queries"), str(folder / "gallery"), "--json"]
+    bias = subprocess.run(command, capture_output=True, text=True, check=True)
     told, end = json.loads(bias.stdout), RunEnd.from_dict(done.metrics["ending"])
     assert end.sentence == told["advice"][0] and not end.plumbing
     rows = [row for row in end.rows if row.compared]

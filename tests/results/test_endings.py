@@ -14,8 +14,12 @@ SCORES = dict(Base=(40., 43., 38.), New=(44., 46.8, 42.1), Other=(40.1, 42.8, 38
 
 def rows(names=SCORES, seeds=3, dataset="world-quick", stage="zeroshot"):
     "As `metrics.json` has them"
-    return [dict(Setting(name, stage).fields, dataset=dataset, split="test", variant=f"{name}, {stage}", seed=seed, extra={},
-                 metrics=dict(mAP=SCORES[name.split()[0]][seed], R1=SCORES[name.split()[0]][seed] - 3))
+    def metrics(name, seed):
+        mAP = SCORES[name.split()[0]][seed]
+        return dict(mAP=mAP, R1=mAP - 3)
+
+    common = dict(dataset=dataset, split="test", extra={})
+    return [dict(common, **Setting(name, stage).fields, variant=f"{name}, {stage}", seed=seed, metrics=metrics(name, seed))
             for name in names for seed in range(seeds)]
 
 
@@ -44,9 +48,8 @@ def test_the_best_is_bold_once_for_each_search_and_chance_never():
     bold = [line for line in lines if "*44.3 ± 2.4*" in line]
     assert len(bold) == 2 and all(line.startswith("New") for line in bold) and sum("*" in line for line in lines) == 2
     assert "*99" not in "".join(lines) and "**44.3 ± 2.4**" in end_markdown(end)
-    lower = run_end(record(rows()), Ending(lower=True))
-    assert [line.split()[0] for line in end_lines(lower, strong="*{}*".format) if "*" in line] == ["Base", "Other"] or \
-        [line.split()[0] for line in end_lines(lower, strong="*{}*".format) if "*" in line] == ["Base"]
+    lower = run_end(record(rows()), Ending(lower=True))     # means 40.333 and 40.367
+    assert [line.split()[0] for line in end_lines(lower, strong="*{}*".format) if "*" in line] == ["Base"]
 
 
 def test_smoke_believes_nothing():
@@ -61,7 +64,8 @@ def test_smoke_believes_nothing():
 
 def test_one_seed_has_no_interval_and_one_setting_no_difference():
     end = run_end(record(rows(seeds=1)))
-    assert end.rows[1].gain == (4.,) and "one seed has no interval" in end.sentence and "±" not in "\n".join(end_lines(end))
+    assert end.rows[1].gain == (4.,) and "one seed has no interval" in end.sentence
+    assert "±" not in "\n".join(end_lines(end))
     alone = run_end(record(rows(["Base"])))
     assert alone.sentence == "" and "gain" not in "\n".join(end_lines(alone))
     assert run_end(record([])) == RunEnd(sentence="") and end_lines(run_end(record([]))) == []
@@ -86,13 +90,14 @@ def test_lines_fit_the_width(width):
 
 def test_texts_of_data_are_printed_and_not_obeyed():
     end = RunEnd((EndRow("a\x1b[2J|b", dict(mAP=1.)),), ("mAP",), ("x\x1b[2J",), "<b>s</b>")
-    assert "\x1b" not in "\n".join(end_lines(end)) and "<b>" not in end_markdown(end) and "a\x1b[2J|b" not in end_markdown(end)
+    assert "\x1b" not in "\n".join(end_lines(end))
+    assert "<b>" not in end_markdown(end) and "J|b" not in end_markdown(end)
 
 
 def test_what_is_kept_is_what_was_made():
-    end = run_end(record(rows(), notes=["one", "preset=smoke is a test of plumbing: old"], wall_s=3.), figures=["a.png", "b.png", "c.png"])
+    notes = ["one", "preset=smoke is a test of plumbing: old"]
+    end = run_end(record(rows(), notes=notes, wall_s=3.), figures=["a.png", "b.png", "c.png"])
     assert RunEnd.from_dict(json.loads(json.dumps(end.as_dict()))) == end
     assert end.notes == ("one",) and end.figures == ("figures/a.png", "figures/b.png")
-    missing = [dict(row, metrics=dict(row["metrics"], mAP=math.nan if row["method"] == "New" else row["metrics"]["mAP"]))
-               for row in rows()]
+    missing = [dict(row, metrics=dict(row["metrics"], mAP=math.nan)) if row["method"] == "New" else row for row in rows()]
     assert "mAP" not in run_end(record(missing)).rows[1].scores
