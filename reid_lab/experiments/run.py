@@ -33,6 +33,7 @@ from .execution import given_execution
 from .params import Params, notebook_parameters, params_hash
 from .places import shareable
 from ..results.conclusions import conclusions, notes, recorded_row
+from ..results.endings import Ending, RunEnd, run_end
 from reid_lab.results.rows import (
     RESULT_COLUMNS,
     SETTING_FIELDS,
@@ -318,6 +319,11 @@ def _at_exit():
     for run in list(_OPEN.values()): run.end(f'failed: {type(error).__name__}: {error}' if failed else 'interrupted')
 
 
+def _latest(first_rows):
+    "Rows above a table, of one that a cell gave again the last"
+    return list({(row['variant'], row['dataset'], row['split']): row for row in first_rows}.values())
+
+
 @dataclass(eq=False)
 class Run:
     "One run: its folder, what it scored, and how it ended"
@@ -334,6 +340,7 @@ class Run:
     lock: AbstractContextManager | None = None  # of its folder, while it runs
     execution: Execution = Execution()
     cells: list = field(default_factory=list)   # of each row: number of the notebook's cell that recorded it
+    ending: RunEnd | None = None    # made by `finish`
 
     def log(self, **values) -> None: # Anything JSON can hold
         "Add one line to `log.jsonl`"
@@ -347,7 +354,8 @@ class Run:
         speed = dict(speed=self.speed) if self.speed else {}
         result = dict(status=self.status, params=shareable(self.params), rows=self.rows,
                       notes=list(dict.fromkeys(self.notes)))
-        if self.first_rows: result['first_rows'] = self.first_rows
+        if self.first_rows: result['first_rows'] = _latest(self.first_rows)
+        if self.ending: result['ending'] = self.ending.as_dict()
         write_json(self.folder/'metrics.json', {**about, **speed, **result})
         return about
 
@@ -444,11 +452,22 @@ def _row_parameters(row):
     return {name: shareable(value) for name, value in own.items()}
 
 
+def _figures_of(folder):
+    "Names of the pictures that a run has drawn, in the order of writing"
+    pictures = sorted((folder/'figures').glob('*.png'), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return [path.name for path in pictures]
+
+
 @patch
-def finish(self:Run) -> list[dict]: # The rows appended
-    "Close the run: write `metrics.json`, append one result row for each `record`"
+def finish(self:Run, ending:Ending=Ending(), # What the experiment says of its end
+    ) -> list[dict]: # The rows appended
+    "Close the run: write `metrics.json` with its end, append one result row for each `record`"
     if self.status == 'finished': return []
     self.env = {**environment(), 'processes': self.env['processes']}
+    self._write()   # the seconds until here
+    record = dict(notebook=self.notebook, params=self.params, rows=self.rows, first_rows=_latest(self.first_rows),
+                  notes=list(dict.fromkeys(self.notes)), wall_s=self.seconds)
+    self.ending = run_end(record, ending, _figures_of(self.folder))
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: shareable(v) for k, v in self.params.items() if k != 'out_dir'}
     if self.speed: given['speed'] = self.speed
