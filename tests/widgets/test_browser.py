@@ -328,7 +328,7 @@ def test_failures_and_search_in_jupyterlab(tmp_path):
 
 def test_a_page_offers_the_questions_that_it_holds(tmp_path):
     captions = [f"a person with bag {i}" for i in range(20)]
-    captions[4] = "a person with an umbrella " * 9
+    captions[4] = " ".join(["a person with an umbrella"]*9)
     search = SearchPage(make_scene(captions=captions, query=0))
     search.to_html(tmp_path/"search.html", queries=range(5))
     search.to_html(tmp_path/"one.html", queries=[0])
@@ -337,13 +337,13 @@ def test_a_page_offers_the_questions_that_it_holds(tmp_path):
         page.goto((tmp_path/"search.html").as_uri())
         page.wait_for_selector(".rl-search .rl-item")
         assert page.locator(".rl-search input, [aria-label='search']").count() == 0, "no field: no model answers here"
-        assert page.locator("select.rl-ask option").all_inner_texts() == [c.strip() for c in captions[:5]]
+        assert page.locator("select.rl-ask option").all_inner_texts() == captions[:5]
         before = page.inner_text(".rl-search ol")
         page.select_option(".rl-ask", label=captions[3])
         page.wait_for_function("text => document.querySelector('.rl-search ol').innerText !== text", arg=before)
         page.click("button[aria-label='next query']")
         page.wait_for_function("document.querySelector('.rl-ask').value === '4'")
-        assert page.inner_text(".rl-asked") == captions[4].strip(), "whole, where the choice has no room"
+        assert page.inner_text(".rl-asked") == captions[4], "whole, where the choice has no room"
         assert "reid_lab search FEATURES" in page.inner_text(".rl-search .rl-foot")
         page.goto((tmp_path/"one.html").as_uri())
         page.wait_for_selector(".rl-search .rl-item")
