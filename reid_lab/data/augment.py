@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'CLIP_MEAN', 'CLIP_STD', 'AUGMENT', 'to_pixels', 'pick', 'uniform', 'flip',
-           'jitter', 'affine', 'pad_crop', 'rectangles', 'erase', 'plain', 'light', 'bot', 'bot_released', 'bot_jitter',
-           'irra', 'transreid', 'rand_augment', 'camel', 'camel_released']
+           'jitter', 'affine', 'pad_crop', 'rectangles', 'Rectangle', 'erase', 'plain', 'light', 'bot', 'bot_released',
+           'bot_jitter', 'irra', 'transreid', 'rand_augment', 'camel', 'camel_released']
 
 # %% ../../nbs/01_data/40_augment.ipynb #3659d947
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ..core.basics import check_choice
-from ..core.old_names import renamed
+from ..core.old_names import gathered, renamed
 
 # %% ../../nbs/01_data/40_augment.ipynb #d6390b6b
 def to_pixels(images:np.ndarray, # (N,H,W,3) uint8 array
@@ -150,19 +151,35 @@ def rectangles(n:int, # Images
     return top, left, h, w
 
 # %% ../../nbs/01_data/40_augment.ipynb #7dc6794b
+@dataclass(frozen=True)
+class Rectangle:
+    "How the rectangle that is erased is drawn"
+    area: tuple[float, float] = (.02, .4) # Range of the erased share
+    ratio: float = 3.3 # Largest height over width, and its inverse the smallest
+    aspect: str = 'log' # How height over width is drawn, one of `ASPECTS`
+    tries: int = 0 # Draws until one of whole pixels fits, see `rectangles`; 0: one draw, cut to the image
+
+    def __post_init__(self):
+        area, ratio, tries = self.area, self.ratio, self.tries
+        if not 0 <= area[0] <= area[1] <= 1:
+            raise ValueError(f"area={tuple(area)!r} must be a range of shares of the image, such as (0.02, 0.4)")
+        if ratio < 1:
+            raise ValueError(f"ratio={ratio!r} is the largest height over width; use 1 or more, such as 1/0.3")
+        if tries < 0: raise ValueError(f"tries={tries!r} must be 0 or more draws")
+
+
+@gathered(rectangle=Rectangle)
 @renamed(g='rng')
 def erase(img:torch.Tensor, # (B,3,H,W)
     rng:torch.Generator, # On the CPU
     p:float=.5, # Share of the images
-    area:tuple[float, float]=(.02, .4), # Range of the erased share
-    ratio:float=3.3, # Largest height over width, and its inverse the smallest
+    rectangle:Rectangle=Rectangle(), # How it is drawn
     fill:str | Sequence[float]=(.45, .43, .42), # Colour of the patch (about the mean of pedestrian crops), or `noise`
-    aspect:str='log', # How height over width is drawn, one of `ASPECTS`
-    tries:int=0, # Draws until a rectangle of whole pixels fits, see `rectangles`; 0: one draw, cut to the image
     ) -> torch.Tensor: # (B,3,H,W); noise is not clipped: normal after normalisation by mean and deviation 1/2
     "Random erasing: a rectangle of a plain colour, or of noise"
     n, (H, W) = len(img), img.shape[-2:]
-    _check_erase(p, area, ratio, tries)
+    area, ratio, aspect, tries = rectangle.area, rectangle.ratio, rectangle.aspect, rectangle.tries
+    if not 0 <= p <= 1: raise ValueError(f"p={p!r} is the share of the images that are erased; use 0 to 1")
     if tries:
         drawn = rectangles(n, (H, W), rng, area, ratio, aspect, tries)
         top, left, h, w = (x.view(n, 1, 1) for x in drawn)
@@ -177,16 +194,6 @@ def erase(img:torch.Tensor, # (B,3,H,W)
         new = .5 + .5*torch.randn(img.shape, generator=rng, dtype=img.dtype)
     else: new = torch.tensor(fill, dtype=img.dtype).view(1, 3, 1, 1)
     return torch.where(inside[:, None], new, img)
-
-
-def _check_erase(p, area, ratio, tries):
-    "Refuse what would erase something else than was meant"
-    if not 0 <= p <= 1: raise ValueError(f"p={p!r} is the share of the images that are erased; use 0 to 1")
-    if not 0 <= area[0] <= area[1] <= 1:
-        raise ValueError(f"area={tuple(area)!r} must be a range of shares of the image, such as (0.02, 0.4)")
-    if ratio < 1:
-        raise ValueError(f"ratio={ratio!r} is the largest height over width; use 1 or more, such as 1/0.3")
-    if tries < 0: raise ValueError(f"tries={tries!r} must be 0 or more draws")
 
 # %% ../../nbs/01_data/40_augment.ipynb #265e034b
 @renamed(g='rng')
@@ -204,11 +211,11 @@ def light(img:torch.Tensor, # (B,3,H,W) in [0,1]
     "Flip, small shifts, a little colour jitter and erasing"
     img = jitter(flip(img, rng), rng, .1, .1, .1)
     img = affine(img, rng, shift=.05, scale=(.85, 1.))
-    return erase(img, rng, p=.3, area=(.02, .2))
+    return erase(img, rng, p=.3, rectangle=Rectangle((.02, .2)))
 
 
-_EVEN = dict(ratio=1/.3, aspect='even', tries=100)     # as in Zhong et al.
-_LOG = dict(area=(.02, 1/3), ratio=1/.3, aspect='log', tries=10)     # as in timm
+_EVEN = Rectangle(ratio=1/.3, aspect='even', tries=100)     # as in Zhong et al.
+_LOG = Rectangle(area=(.02, 1/3), ratio=1/.3, aspect='log', tries=10)     # as in timm
 IMAGENET_MEAN, IMAGENET_STD = (.485, .456, .406), (.229, .224, .225)     # of pixels in [0,1]
 
 
@@ -218,7 +225,7 @@ def bot(img:torch.Tensor, # (B,3,H,W) in [0,1]
     fill:Sequence[float]=IMAGENET_MEAN, # Colour of the erased rectangle
     ) -> torch.Tensor: # (B,3,H,W)
     "Flip, pad and crop, erasing with the mean colour of ImageNet (Bag of Tricks)"
-    return erase(pad_crop(flip(img, rng), rng), rng, fill=fill, **_EVEN)
+    return erase(pad_crop(flip(img, rng), rng), rng, fill=fill, rectangle=_EVEN)
 
 
 @renamed(g='rng')
@@ -246,8 +253,7 @@ def irra(img:torch.Tensor, # (B,3,H,W) in [0,1]
     ) -> torch.Tensor: # (B,3,H,W)
     "Flip, pad and crop, erasing with CLIP's mean written after normalisation: programs of IRRA's line"
     fill = tuple(m + s*m for m, s in zip(CLIP_MEAN, CLIP_STD))
-    return erase(pad_crop(flip(img, rng), rng), rng, area=(.02, .4), ratio=3.3, aspect='log', tries=10,
-                 fill=fill)
+    return erase(pad_crop(flip(img, rng), rng), rng, fill=fill, rectangle=Rectangle(tries=10))
 
 
 @renamed(g='rng')
@@ -255,7 +261,7 @@ def transreid(img:torch.Tensor, # (B,3,H,W) in [0,1]
     rng:torch.Generator, # On the CPU
     ) -> torch.Tensor: # (B,3,H,W), not clipped
     "Flip, pad and crop, erasing with noise (TransReID, CLIP-ReID)"
-    return erase(pad_crop(flip(img, rng), rng), rng, fill='noise', **_LOG)
+    return erase(pad_crop(flip(img, rng), rng), rng, fill='noise', rectangle=_LOG)
 
 # %% ../../nbs/01_data/40_augment.ipynb #1ffb2b46
 @renamed(g='rng')
@@ -305,7 +311,7 @@ def camel_released(img:torch.Tensor, # (B,3,H,W) in [0,1]
     fill:Sequence[float]=_MALS, # See `camel`
     ) -> torch.Tensor: # (B,3,H,W)
     "`camel` without the crop, as the released program has it"
-    return erase(rand_augment(flip(img, rng), rng), rng, p=.6, fill=fill, **_EVEN)
+    return erase(rand_augment(flip(img, rng), rng), rng, p=.6, fill=fill, rectangle=_EVEN)
 
 
 AUGMENT = dict(none=None, plain=plain, light=light, bot=bot, bot_released=bot_released, bot_jitter=bot_jitter,

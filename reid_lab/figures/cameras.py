@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['GREY', 'MAX_COLOURS', 'BY', 'UNCERTAINTY_NAMES', 'palette', 'camera_map', 'method_colours', 'camera_bars',
-           'error_curves', 'nmi_bars', 'pair_matrix', 'camera_card']
+           'error_curves', 'nmi_bars', 'PairShares', 'pair_matrix', 'BeforeAfter', 'camera_card']
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #7829c9f4
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..core.basics import as_list, check_choice, stream
+from ..core.old_names import gathered
 from ..core.statistics import weighted_mean, wilson
 from .style import COLOURS, PaperFigure, literal, paper_figure, paper_style, wrap_text
 from ..moved import forward
@@ -301,10 +303,24 @@ def _own_counts(ax, row, counts):
                       bbox=dict(boxstyle='square,pad=.12', fc='#222222', ec='none'), color='white')
 
 
-def pair_matrix(share:np.ndarray, # (Cq,Cg) of the neighbours, 0..1, NaN for none
-    ratio:np.ndarray, # (Cq,Cg) share over chance
-    query:Sequence, # Names of the rows: cameras of queries
-    gallery:Sequence, # Names of the columns: cameras of the gallery
+@dataclass(frozen=True, eq=False)
+class PairShares:
+    "Where the neighbours of each camera come from"
+    share: np.ndarray # (Cq,Cg) of the neighbours, 0..1, NaN for none
+    ratio: np.ndarray # (Cq,Cg) share over chance
+    query: Sequence # Names of the rows: cameras of queries
+    gallery: Sequence # Names of the columns: cameras of the gallery
+
+    def __post_init__(self):
+        want = len(self.query), len(self.gallery)
+        for name in ('share', 'ratio'):
+            shape = np.shape(getattr(self, name))
+            if shape != want:
+                raise ValueError(f'{name} is {shape}, and {want} cameras are named; give one value a pair')
+
+
+@gathered(pairs=PairShares)
+def pair_matrix(pairs:PairShares, # Shares, and how they compare with chance
     chosen:Iterable[tuple[int, int]]=(), # Cells (row, column) with an outline
     own:tuple | None=None, # (row, (Cg,) counts) of the neighbours of one query
     title:str='', # Above the matrix
@@ -312,8 +328,8 @@ def pair_matrix(share:np.ndarray, # (Cq,Cg) of the neighbours, 0..1, NaN for non
     width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Shares of neighbours by camera, coloured by how they compare with chance"
-    share, ratio = np.asarray(share, float), np.asarray(ratio, float)
-    high = .62 + .27*len(query)
+    share, ratio = np.asarray(pairs.share, float), np.asarray(pairs.ratio, float)
+    high = .62 + .27*len(pairs.query)
     if title: high += .2
     with paper_style(column, width) as w, np.errstate(divide='ignore', invalid='ignore'):
         fig = paper_figure(w, high, layout='constrained')
@@ -321,12 +337,12 @@ def pair_matrix(share:np.ndarray, # (Cq,Cg) of the neighbours, 0..1, NaN for non
         shade = np.clip(np.log2(ratio), -3, 3)
         ax.imshow(np.where(np.isfinite(ratio), shade, 0.), cmap=_MORE_LESS, vmin=-3.6, vmax=3.6,
                   aspect='auto')
-        fits = (w - .7)/len(gallery) > .3
+        fits = (w - .7)/len(pairs.gallery) > .3
         if fits: _numbers(ax, share, shade)
         for r, c in chosen:
             ax.add_patch(Rectangle((c - .5, r - .5), 1, 1, fc='none', ec='#111111', lw=1.6, clip_on=False))
         if own: _own_counts(ax, *own)
-        for side, names in ((ax.xaxis, gallery), (ax.yaxis, query)):
+        for side, names in ((ax.xaxis, pairs.gallery), (ax.yaxis, pairs.query)):
             side.set_ticks(range(len(names)), map(str, names))
         ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
         ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
@@ -385,10 +401,22 @@ def _nmi_bars(ax, nmi, names):
     ax.grid(axis='x')
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #db9904d9
-def camera_card(before:pd.DataFrame, # cam, n_query, mAP (NaN if not defined)
-    after:pd.DataFrame, # The same cameras after adaptation
-    nmi:dict, # Name -> dict of camera, chance, identity
-    names:Sequence[str]=('before', 'after'), # Of both
+@dataclass(frozen=True, eq=False)
+class BeforeAfter:
+    "What adaptation has changed"
+    before: pd.DataFrame # cam, n_query, mAP (NaN if not defined)
+    after: pd.DataFrame # The same cameras after adaptation
+    nmi: dict # Name -> dict of camera, chance, identity
+    names: Sequence[str] = ('before', 'after') # Of both
+
+    def __post_init__(self):
+        if len(self.names) != 2: raise ValueError(f'names={list(self.names)!r}; give two, of before and after')
+        if list(self.before.cam) != list(self.after.cam):
+            raise ValueError('before and after have other cameras; give the same ones in one order')
+
+
+@gathered(change=BeforeAfter)
+def camera_card(change:BeforeAfter, # Scores per camera and NMI
     chosen:Sequence[int]=(), # Cameras with a band
     query:dict | None=None, # cam, before, after: average precision 0..1 of one query, marked in its camera
     title:str='', # Above
@@ -398,15 +426,15 @@ def camera_card(before:pd.DataFrame, # cam, n_query, mAP (NaN if not defined)
     ) -> PaperFigure:
     "Scores per camera and NMI, before and after"
     with paper_style(column, width) as w:
-        fig = paper_figure(w, .8 + max(1.1, .3*len(before)), layout='constrained')
+        fig = paper_figure(w, .8 + max(1.1, .3*len(change.before)), layout='constrained')
         left, right = fig.subplots(1, 2, width_ratios=[1.5, 1])
-        _camera_bars(left, before, after)
-        for i, cam in enumerate(before.cam):
+        _camera_bars(left, change.before, change.after)
+        for i, cam in enumerate(change.before.cam):
             if cam in chosen: left.axhspan(i - .48, i + .48, color='#bcd9ee', zorder=0)
             if query is not None and cam == query['cam']: _query_marks(left, i, query)
         left.set_xlabel(literal(label) + ('; diamonds: the query' if query else ''))
-        _nmi_bars(right, nmi, names)
-        for name, (_, colour) in zip(names, (_BEFORE, _AFTER)):
+        _nmi_bars(right, change.nmi, change.names)
+        for name, (_, colour) in zip(change.names, (_BEFORE, _AFTER)):
             right.barh([9], [0], color=colour, label=literal(name))
         fig.legend(*right.get_legend_handles_labels(), loc='outside lower center', ncols=2, handlelength=1.)
         head = wrap_text(title, .82*w, 7.5, 2) # bold is wider

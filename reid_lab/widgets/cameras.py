@@ -33,7 +33,7 @@ from reid_lab.analysis.bias.reruns import (
 from ..analysis.bias.verdict import Verdict, in_words, points
 from ..core.basics import check_choice
 from ..data.labels import known_ids
-from ..figures.cameras import camera_card, pair_matrix
+from ..figures.cameras import BeforeAfter, PairShares, camera_card, pair_matrix
 from ..figures.style import PaperFigure
 from ..figures.views import message_card
 from ..retrieval.embeddings import Embeddings
@@ -287,7 +287,8 @@ def draw(self:PairMatrix) -> PaperFigure:
               if _is_chosen(self.selection.camera, of_query, of_gallery)]
     own = None
     if query is not None and self.scene.cams('q', query) is not None: own = self.counts(query) # else it has no row
-    return pair_matrix(pairs.share, pairs.ratio, pairs.query, pairs.gallery, chosen, own, title, width=4.6)
+    shares = PairShares(pairs.share, pairs.ratio, pairs.query, pairs.gallery)
+    return pair_matrix(shares, chosen, own, title, width=4.6)
 
 
 def _is_chosen(camera, of_query, of_gallery):
@@ -475,10 +476,11 @@ def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
     if scene.method == LITE_NAME:
         settings = ', '.join(f'{trait}={getattr(self, trait):g}' for trait,
                              setting in CONTROLS.items() if setting)
-    return camera_card(camera_rows(scene.q, before['AP']), camera_rows(scene.q, after['AP']),
-                       dict(zip(names, (before['nmi'], after['nmi']))), names,
-                       camera if isinstance(camera, tuple) else [camera], now['query'],
-                       f"{self.title} ({settings}): {now['summary']} · {self.ranked()}{self.note()}{self.sampled()}")
+    change = BeforeAfter(camera_rows(scene.q, before['AP']), camera_rows(scene.q, after['AP']),
+                         dict(zip(names, (before['nmi'], after['nmi']))), names)
+    chosen = camera if isinstance(camera, tuple) else [camera]
+    title = f"{self.title} ({settings}): {now['summary']} · {self.ranked()}{self.note()}{self.sampled()}"
+    return camera_card(change, chosen, now['query'], title)
 
 
 # %% ../../nbs/15_widgets/30_cameras.ipynb #9f920b94

@@ -22,7 +22,7 @@ from ..core.basics import check_choice, extra_library, stream
 from ..core.markup import fill
 from ..figures.cameras import GREY, MAX_COLOURS, palette
 from ..figures.style import PaperFigure
-from ..figures.views import selection_map
+from ..figures.views import MapMarks, MapPoints, selection_map
 from ..retrieval.ranking import Ranker, rank
 from .scene import Scene, SceneView
 
@@ -220,8 +220,9 @@ def draw(self:FeatureMap) -> PaperFigure:
     chosen = [(self.frame.x[i], self.frame.y[i]) for i in spots]
     colours = np.array(groups['colours'], object)[groups['codes']] if len(frame) else []
     legend = dict(zip(groups['names'], groups['colours']))
-    return selection_map(frame.x, frame.y, colours, frame.role == 'query', legend, camera_passes(self), at,
-                         near, chosen, self.limits, f"{self.title}: {now['summary']}", width=4.6)
+    points = MapPoints(frame.x, frame.y, colours, frame.role == 'query', camera_passes(self))
+    title = f"{self.title}: {now['summary']}"
+    return selection_map(points, legend, MapMarks(at, near, chosen), self.limits, title, width=4.6)
 
 
 @patch

@@ -114,7 +114,8 @@ def old_erase(img, g, p, area, ratio, fill):
 def test_light_erases_as_recorded_runs_did(size, monkeypatch):
     x = torch.rand(40, 3, *size, generator=generator(1))
     now = light(x, generator(5))
-    monkeypatch.setattr(augment, "erase", lambda img, g, p, area: old_erase(img, g, p, area, 3.3, (.45, .43, .42)))
+    monkeypatch.setattr(augment, "erase",
+                        lambda img, g, p, rectangle: old_erase(img, g, p, rectangle.area, 3.3, (.45, .43, .42)))
     assert torch.equal(now, light(x, generator(5)))
 
 
@@ -164,3 +165,12 @@ def test_rand_augment_draws_operations_and_applies_a_share():
     def changed(**kw): return (rand_augment(img, generator(), **kw) != img).flatten(1).any(1).float().mean().item()
     assert changed(p=0.) == 0 and changed(n_ops=0) == 0
     assert changed(n_ops=1, p=1.) > .75 and changed() == pytest.approx(1 - (1 - .5*.85)**2, abs=.2)
+
+
+def test_erasing_takes_single_settings_of_the_last_release():
+    x, given = torch.ones(4, 3, 32, 16), dict(area=(.1, .2), ratio=2., aspect="even", tries=9)
+    def draw(**how): return augment.erase(x, torch.Generator().manual_seed(3), p=1., **how)
+    with pytest.warns(DeprecationWarning, match=r"rectangle=Rectangle\(area") as caught: old = draw(**given)
+    assert caught[0].filename == __file__ and torch.equal(old, draw(rectangle=augment.Rectangle(**given)))
+    with pytest.raises(TypeError, match="rectangle=.* is of type tuple"):
+        augment.erase(x, torch.Generator(), 1., (.1, .2))

@@ -7,7 +7,7 @@ from fault import bad, interruption
 
 from reid_lab.core.basics import stream
 from reid_lab.data import loaders
-from reid_lab.data.augment import erase, rectangles, to_pixels
+from reid_lab.data.augment import Rectangle, erase, rectangles, to_pixels
 from reid_lab.data.images import resize_image
 from reid_lab.data.table import ReidTable
 from reid_lab.data.text import clean_caption, eda, mask_words
@@ -168,14 +168,14 @@ FAULTS = [
     bad("augmentation: unknown", "a misspelt augmentation",
         lambda tmp: loaders.Batches(_crops(), 4, augment="bot_release"),
         "augment='bot_release'", "Did you mean 'bot_released'"),
-    bad("augmentation: area in per cent", "area=(2, 40)", lambda tmp: erase(IMG, torch.Generator(), area=(2, 40)),
+    bad("augmentation: area in per cent", "area=(2, 40)", lambda tmp: Rectangle(area=(2, 40)),
         "area=(2, 40)", "shares of the image"),
-    bad("augmentation: area upside down", "area=(.4, .02)", lambda tmp: erase(IMG, torch.Generator(), area=(.4, .02)),
+    bad("augmentation: area upside down", "area=(.4, .02)", lambda tmp: Rectangle(area=(.4, .02)),
         "area=(0.4, 0.02)", "range"),
     bad("augmentation: ratio below one", "ratio=.3, the smallest instead of the largest",
-        lambda tmp: erase(IMG, torch.Generator(), ratio=.3), "ratio=0.3", "1 or more"),
+        lambda tmp: Rectangle(ratio=.3), "ratio=0.3", "1 or more"),
     bad("augmentation: share above one", "p=50", lambda tmp: erase(IMG, torch.Generator(), p=50), "p=50", "0 to 1"),
-    bad("augmentation: no draws", "tries=-1", lambda tmp: erase(IMG, torch.Generator(), tries=-1),
+    bad("augmentation: no draws", "tries=-1", lambda tmp: Rectangle(tries=-1),
         "tries=-1", "0 or more"),
     bad("augmentation: unknown way to draw", "aspect='uniform'",
         lambda tmp: rectangles(4, (8, 4), torch.Generator(), aspect="uniform"), "aspect='uniform'", "'even'"),

@@ -6,7 +6,7 @@ from helpers.bias import scene
 from helpers.figures import ODD, drawn
 
 from reid_lab.analysis.bias.maps import project
-from reid_lab.analysis.bias.per_camera import error_vs_distance
+from reid_lab.analysis.bias.per_camera import Binning, error_vs_distance
 from reid_lab.core import statistics
 from reid_lab.figures import cameras
 from reid_lab.retrieval.embeddings import Embeddings
@@ -61,7 +61,7 @@ def test_bars_per_camera(seen):
 
 def test_error_curves_have_counts():
     q, g = scene(1.)
-    frame = pd.concat([error_vs_distance(q, g, k, bins=4) for k in ("euclidean", "cosine", "entropy")])
+    frame = pd.concat([error_vs_distance(q, g, k, Binning(4)) for k in ("euclidean", "cosine", "entropy")])
     fig = cameras.error_curves(frame)
     assert [len(ax.patches) for ax in fig.axes] == frame.groupby("kind", sort=False).size().tolist()
     for ax, (_, f) in zip(fig.axes, frame.groupby("kind", sort=False)):

@@ -102,7 +102,7 @@ def camera_card():
     frame = per_camera(6)
     nmi = dict(camera=.42, chance=.05, identity=.8)
     after = frame.assign(mAP=frame.mAP + 5)
-    return cameras.camera_card(frame, after, dict(before=nmi, after=nmi), chosen=[2], title=WORLD)
+    return cameras.camera_card(cameras.BeforeAfter(frame, after, dict(before=nmi, after=nmi)), chosen=[2], title=WORLD)
 
 
 def caption_lists():
@@ -142,8 +142,9 @@ FIGURES = {
                                                              label=f"{WORLD},\nerrors at rank 1 (%)"),
     "nmi_bars": lambda: cameras.nmi_bars(pd.DataFrame(dict(method=METHODS, camera=.3, identity=.8, chance=.05)),
                                          label=WORLD),
-    "pair_matrix": lambda: cameras.pair_matrix(np.full((9, 9), .11), np.ones((9, 9)), range(1, 10), range(1, 10),
-                                               title=f"{WORLD}: neighbours"),
+    "pair_matrix": lambda: cameras.pair_matrix(
+        cameras.PairShares(np.full((9, 9), .11), np.ones((9, 9)), range(1, 10), range(1, 10)),
+        title=f"{WORLD}: neighbours"),
     "camera_card": camera_card,
     "caption_board": lambda: captions.caption_board([(list(images(2)), [("coarse", LONG), ("fine", LONG*2)])]*2,
                                                     heads=["image one", "image two"]),
@@ -173,7 +174,8 @@ FIGURES = {
     "list_card": lambda: views.list_card(dict(text=LONG, note="caption 12", name=""), list_results(20), title=WORLD,
                                          notes=["20 of 300 results"]),
     "list_card, image": lambda: views.list_card(dict(image=images(1)[0], note="id 3", name="q"), list_results(10)),
-    "selection_map": lambda: views.selection_map(np.arange(9), np.arange(9) % 4, ["#0072b2"]*9, [True] + [False]*8,
+    "selection_map": lambda: views.selection_map(views.MapPoints(np.arange(9), np.arange(9) % 4, ["#0072b2"]*9,
+                                                                 [True] + [False]*8),
                                                  {f"camera {i}": "#0072b2" for i in range(9)}, title=WORLD),
     "failure_card": lambda: views.failure_card(failures(), title=WORLD, message="3 of 12 failures"),
     "marked_examples": lambda: captioning.marked_examples(

@@ -222,7 +222,7 @@ def test_image_cache(old, expected):
 
 
 def test_records(old, expected, make):
-    from reid_lab.analysis.caption_audit import measure_audit
+    from reid_lab.analysis.caption_audit import AuditImages, measure_audit
     from reid_lab.analysis.tags import read_tags
     from reid_lab.data.table import ReidTable
     from reid_lab.datasets.captioning.rules import Rates
@@ -231,7 +231,7 @@ def test_records(old, expected, make):
     assert table["captions"].tolist() == expected["table"]
     path = old/"captions"/"world-0-audit-0.2.jsonl"
     before = path.read_text().splitlines()
-    frame = measure_audit([0], old/"captions", Rates(), (.2,), n=3, quiet=True)
+    frame = measure_audit([0], old/"captions", Rates(), (.2,), images=AuditImages(3), quiet=True)
     after = path.read_text().splitlines()
     assert after[:len(before) - 1] == before[:-1] and len(after) == len(before)     # the last was cut
     assert json.loads(json.dumps(frame.to_dict("records"))) == expected["captions"]

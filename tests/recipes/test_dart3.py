@@ -8,6 +8,7 @@ import torch
 
 from reid_lab.analysis.bias.maps import project, sample_rows
 from reid_lab.analysis.bias.per_camera import (
+    Binning,
     bias_noise,
     camera_share,
     error_auroc,
@@ -369,9 +370,9 @@ def test_uncertainty_skips_the_queries_own_camera():
 def test_error_bins_count_every_query():
     e = biased(shift=2.)
     for how in ("width", "quantile"):
-        f = error_vs_distance(e, e, bins=5, how=how, min_count=1)
+        f = error_vs_distance(e, e, binning=Binning(5, how, 1))
         assert f.n.sum() == len(e) and f.error.between(0, 100).all() and (f.high >= f.low).all()
-    assert error_vs_distance(e, e, bins=5, min_count=10**6).empty
+    assert error_vs_distance(e, e, binning=Binning(5, min_count=10**6)).empty
 
 
 @pytest.mark.parametrize("kind", ["euclidean", "cosine", "entropy"])

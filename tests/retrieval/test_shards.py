@@ -24,10 +24,10 @@ WRITER = """
 import sys, time, numpy as np
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval import shards
-from reid_lab.retrieval.shards import ShardWriter
+from reid_lab.retrieval.shards import ShardLayout, ShardWriter
 folder, rank, world, wait = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 x = np.random.default_rng(0).normal(size=(400, 8)).astype('float32')
-to = ShardWriter(folder, 400, 8, rows=20)
+to = ShardWriter(folder, 400, 8, ShardLayout(rows=20))
 print('begun', flush=True)
 for i in to.missing(rank, world):
     lo, hi = to.spans[i]
