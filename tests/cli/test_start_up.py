@@ -2,10 +2,15 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 LARGE = ("torch", "torchvision", "transformers", "open_clip", "timm", "pandas", "scipy", "sklearn", "matplotlib",
          "nbformat", "papermill", "IPython")
+
+OF_OTHER_MODELS = ("torchvision.ops", "transformers", "torch._dynamo", "open_clip", "timm", "scipy", "sklearn",
+                   "matplotlib", "papermill", "IPython")
 
 
 def imported(args, names):
@@ -32,3 +37,18 @@ def test_lists_and_help_import_nothing_large(args):
                                   ["sweep", "dmg", "--grid", "sed=1"]])
 def test_misspelt_names_are_refused_without_anything_large(args):
     assert imported(args, LARGE) == (2, [])
+
+
+def test_commands_on_crops_import_only_what_their_model_needs(tmp_path):
+    "torchvision.ops, transformers and torch._dynamo take longer than torch; a ResNet of ours needs none of them"
+    crops, features = tmp_path/"crops", str(tmp_path/"f.npz")
+    crops.mkdir()
+    for i, image in enumerate(np.random.default_rng(0).integers(0, 255, (4, 64, 32, 3), dtype=np.uint8)):
+        Image.fromarray(image).save(crops/f"{i//2:04d}_c{i % 2 + 1}_{i}.png")
+    calls = [["embed", str(crops), "--model", "bot_tiny", "--out", features],
+             ["search", features, "--image", str(crops/"0000_c1_0.png")], ["match", features, features]]
+    code = ("import sys\nfrom reid_lab.cli.commands import main\n"
+            f"assert [main(args) for args in {calls!r}] == [0, 0, 0]\n"
+            f"print([name for name in {OF_OTHER_MODELS!r} if name in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
