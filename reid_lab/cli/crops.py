@@ -453,9 +453,11 @@ def _write_page(a, # Arguments with `html` and `images`
     from reid_lab.widgets.search import Pictures, answer_page
     page = answer_page(answer, a.images, q_images, [own_folder(p) for p in sources], title=title, marks=marks)
     page.to_html(Path(a.html).expanduser(), title=title, most=min(len(answer), 200))
-    for side in (page.scene.q_thumb.images, page.scene.g_thumb.images):
+    back = 'put them back there'
+    named = 'name the folder in which the paths of the features start, with --images'
+    for side, remedy in ((page.scene.q_thumb.images, back), (page.scene.g_thumb.images, f'{back}, or {named}')):
         if not isinstance(side, Pictures): continue
-        for note in side.notes(): warn_caller(note)
+        for note in side.notes(remedy): warn_caller(note)
 
 
 def _marks_of(a):

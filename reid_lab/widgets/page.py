@@ -107,9 +107,11 @@ def page_html(views:Sequence[PageView], # Of one selection
     images = _ImagesOnce()
     drawn = [dict(data=images.numbered(_json(_page_data(view, rows, masks))), module=drawing_module(view))
              for view in views]
+    # after the views are drawn: they know which images they could not read
+    notes = dict.fromkeys(note for view in views for note in getattr(view, 'page_notes', list)())
     libraries = sorted({view.library for view in views if view.library})
     return fill_file('front/page.html', theme=theme, title=title or views[0].title, heading=title,
-                     views=drawn,
+                     notes=list(notes), views=drawn,
                      style=front_file('view.css') + front_file('page.css'), front_end=front_file('page.js'),
                      images=_json(list(images.places)), selection=_json(selection.state()),
                      libraries={name: base64.b64encode(packed_library(name)).decode() for name in libraries})

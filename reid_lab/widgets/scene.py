@@ -55,6 +55,18 @@ class Thumbnails:
     def _files(self):
         return isinstance(self.images, (list, tuple)) and all(isinstance(p, (str, Path)) for p in self.images)
 
+    @property
+    def folder(self) -> str: # '' if it is not known
+        "Last name of the folder that the images are read from; a page that is passed on shows no whole path"
+        root = self.root or getattr(self.images, 'root', None)
+        return Path(root).resolve().name if root else ''
+
+    @property
+    def lost(self) -> list[str]:
+        "Names of the images that were shown and could not be read"
+        if self.images is None: return []
+        return [self.name(row) or f'row {row}' for row, made in sorted(self._made.items()) if 'missing' in made]
+
     def name(self, row:int) -> str: # Last part of the path
         "File name of `row`, or ''"
         if self.names is None: return ''
@@ -186,6 +198,17 @@ class SceneView(View):
         self.scene = scene
         super().__init__(scene.selection, **state)
         scene.follow(self.refresh)
+
+    def page_notes(self) -> list[str]: # Sentences
+        "Which images a page shows by name, and the folder that it would have needed"
+        notes = []
+        for what, thumbs in (('query', self.scene.q_thumb), ('gallery', self.scene.g_thumb)):
+            lost = thumbs.lost
+            if not lost: continue
+            where = f" in the folder '{thumbs.folder}'" if thumbs.folder else ''
+            notes.append(f'{len(lost)} of the {what} images could not be read when this page was written, such as '
+                         f'{lost[0]}{where}. They are shown by name; put them back and write the page again.')
+        return notes
 
     def in_words(self, side:str, row:int) -> str: # `side` is 'q' or 'g'
         "Identity and camera of an image"

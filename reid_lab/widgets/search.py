@@ -349,12 +349,14 @@ class Pictures:
         if self.written is not None and place.stat().st_mtime > self.written: self.newer.add(str(path))
         return pixels
 
-    def notes(self) -> list[str]:
+    def notes(self, remedy:str='', # What can be done about images that are lost
+        ) -> list[str]: # Sentences
         "What a reader should know about the images that were shown"
         notes = []
         if self.lost:
             verb = 'is' if len(self.lost) == 1 else 'are'
-            notes.append(self._note(self.lost, f'cannot be read and {verb} shown by name'))
+            note = self._note(self.lost, f'cannot be read and {verb} shown by name')
+            notes.append(f'{note}; {remedy}' if remedy else note)
         if len(self.newer) == 1:
             notes.append(self._note(self.newer,
                                     'was written after the features were: it may show something else'))

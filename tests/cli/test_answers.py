@@ -1,6 +1,7 @@
 "What search and calibrate say beside a list: the model, unread words, chance, files that changed"
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -103,6 +104,27 @@ def test_images_that_are_lost_or_newer_are_noted_without_a_page(features, capsys
     noted = note()
     assert f"1 of 2 listed images is no longer there ({lost}" in noted
     assert f"1 of 2 listed images was written after the features: it may show something else ({newer}" in noted
+
+
+def test_a_page_keeps_its_pictures_or_names_the_folder_that_it_needs(features, tmp_path, monkeypatch, capsys):
+    "Features and crops were moved together (`features` is a copy); then the crops alone"
+    page = features/"other"/"deep"/"page.html"
+    monkeypatch.chdir(tmp_path)
+
+    def written(*more):
+        command = ["search", str(features/"g"), "a man in a black coat", "-k", "3", "--html", str(page), "--fresh"]
+        assert main([*command, *more]) == 0
+        text = page.read_text(encoding="utf-8")
+        notes = [line for line in text.splitlines() if line.startswith('<p class="note"')]
+        return len(set(re.findall(r"data:image/jpeg;base64,[^\"]+", text))), notes, capsys.readouterr().err
+
+    assert written()[:2] == (3, [])
+    (features/"crops").rename(features/"elsewhere")
+    n_images, [note], said = written()
+    assert n_images == 0 and "3 of the gallery images could not be read" in note
+    assert "in the folder &#39;crops&#39;" in note
+    assert str(tmp_path) not in page.read_text(encoding="utf-8") and "with --images" in said
+    assert written("--images", str(features/"elsewhere"))[:2] == (3, [])
 
 
 def test_a_threshold_of_strangers_has_unknown_misses(tmp_path, capsys):

@@ -2,6 +2,7 @@
 import importlib
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_records_of_the_experiments(name):
     assert x.studies or name not in ("camel", "cfam", "cfan", "dart3", "dmg")
     assert ("studies, by name" in x.describe()) == bool(studies)
     assert all(f"  {name}" in x.describe() for name in x.studies)
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_an_experiment_links_to_nothing_beside_it(name):
+    "It is executed and read in run folders, which are moved"
+    cells = nbformat.read(experiments()[name].path, 4).cells
+    links = [link for cell in cells if cell.cell_type == "markdown" for link in re.findall(r"\]\(([^)]+)\)", cell.source)]
+    assert not [link for link in links if not link.startswith(("http://", "https://", "#"))]
 
 
 def test_running_a_notebook(tmp_path):

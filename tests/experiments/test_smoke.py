@@ -1,6 +1,7 @@
 """Every experiment runs through papermill at preset=smoke, as a user would run it, and leaves what it promises."""
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.notebooks import saved
+from nbclient import NotebookClient
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.analysis.bias.verdict import in_words
@@ -412,6 +414,33 @@ def test_marked_search(tmp_path):
     assert rows.gain.iloc[0] == 0 and (rows.marked.iloc[:4] == [0, 3, 6, 9]).all()
     assert (rows.mAP - rows.mAP.iloc[0] - rows.gain).abs().max() < 1e-6
     assert rows.people_rest.iloc[0] == 30 and rows.people_rest.iloc[:4].is_monotonic_decreasing
+
+
+def test_all_cells_run_twice_in_one_kernel(tmp_path):
+    "Run all, change a parameter, run all: results follow it, and rows of the first run stay as they were"
+    path = experiments()["marked_search"].path
+    nb = nbformat.read(path, 4)
+    parameters = next(c for c in nb.cells if "parameters" in c.metadata.get("tags", []))
+
+    def give(**values):
+        for name, value in values.items():
+            parameters.source, n = re.subn(rf"(?m)^{name} = [^#\n]*", f"{name} = {value!r} ", parameters.source)
+            assert n == 1, name
+
+    client = NotebookClient(nb, kernel_name="python3", resources=dict(metadata=dict(path=str(tmp_path))))
+    give(preset="smoke", marks=2, out_dir=str(tmp_path/"run"))
+    with client.setup_kernel():
+        for marks in (2, 3):
+            give(marks=marks)
+            for at, cell in enumerate(nb.cells): client.execute_cell(cell, at)
+    kept = [json.loads((tmp_path/name/"metrics.json").read_text()) for name in ("run", "run-2")]
+    assert [(run["status"], run["params"]["marks"]) for run in kept] == [("finished", 2), ("finished", 3)]
+    marked = [[row["extra"]["marked"] for row in run["rows"]][:4] for run in kept]
+    assert marked[0] == [0, 2, 4, 6] and marked[1] == [0, 3, 6, 9]
+    stored = pd.read_csv(tmp_path/"runs.csv")
+    assert stored.run.value_counts().to_dict() == {run["run"]: len(run["rows"]) for run in kept}
+    said = "".join(o.get("text", "") for cell in nb.cells for o in cell.get("outputs", []))
+    assert "the run in run is finished and stays as it is; this one is in run-2" in said
 
 
 def test_caption_cot_from_the_command_line(tmp_path):

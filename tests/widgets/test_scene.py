@@ -32,6 +32,8 @@ def test_a_lost_image_is_named_in_every_view(name, place, tmp_path):
     content = view.content(0)
     first = view.scene.ranker(0, 1)[0][0]
     assert f'{{"missing": "crop{20 + first}.png"}}' in json.dumps(content[place]) and "uri" not in json.dumps(content)
+    page = view.to_html(tmp_path/"page.html", queries=[0]).read_text(encoding="utf-8")
+    assert '<p class="note"' in page and "could not be read" in page and view.page_notes()
     drawn = [t.get_text() for t in view.draw().findobj(Text)]
     assert any(f"crop{20 + first}" in t.replace("\n", "") for t in drawn) and view.picture().startswith(b"\x89PNG")
 

@@ -1,5 +1,6 @@
 "The report of camera bias: escaping, saving, figures"
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -57,6 +58,15 @@ def test_everything_is_escaped(tmp_path):
     page, text = ((tmp_path/"r"/f"report.{s}").read_text() for s in ("html", "md"))
     for written in (page, text, r._repr_html_()): assert "<script" not in written and "&lt;script&gt;" in written
     assert r"\*y\*" in text and page.count("data:image/png;base64,") == 3 and "http" not in page
+
+
+def test_a_report_that_is_moved_keeps_its_pictures(strong, tmp_path):
+    "The page holds them, the text names them from its own folder"
+    strong.save(tmp_path/"made"/"report").rename(tmp_path/"moved")
+    page, text = ((tmp_path/"moved"/f"report.{s}").read_text() for s in ("html", "md"))
+    sources, links = re.findall(r'(?:src|href)="([^"]+)"', page), re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert len(sources) == len(links) == 3 and all(source.startswith("data:image/png") for source in sources)
+    assert all((tmp_path/"moved"/link).is_file() for link in links) and str(tmp_path) not in page + text
 
 
 def test_save_is_complete_and_all_or_nothing(strong, tmp_path, monkeypatch):
