@@ -62,7 +62,8 @@ def test_records_of_the_experiments(name):
 def test_an_experiment_links_to_nothing_beside_it(name):
     "It is executed and read in run folders, which are moved"
     cells = nbformat.read(experiments()[name].path, 4).cells
-    links = [link for cell in cells if cell.cell_type == "markdown" for link in re.findall(r"\]\(([^)]+)\)", cell.source)]
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\(([^)]+)\)", text)
     assert not [link for link in links if not link.startswith(("http://", "https://", "#"))]
 
 

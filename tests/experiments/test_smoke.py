@@ -435,7 +435,7 @@ def test_all_cells_run_twice_in_one_kernel(tmp_path):
             for at, cell in enumerate(nb.cells): client.execute_cell(cell, at)
     kept = [json.loads((tmp_path/name/"metrics.json").read_text()) for name in ("run", "run-2")]
     assert [(run["status"], run["params"]["marks"]) for run in kept] == [("finished", 2), ("finished", 3)]
-    marked = [[row["extra"]["marked"] for row in run["rows"]][:4] for run in kept]
+    marked = [[row["extra"]["marked"] for row in run["rows"][:4]] for run in kept]
     assert marked[0] == [0, 2, 4, 6] and marked[1] == [0, 3, 6, 9]
     stored = pd.read_csv(tmp_path/"runs.csv")
     assert stored.run.value_counts().to_dict() == {run["run"]: len(run["rows"]) for run in kept}
