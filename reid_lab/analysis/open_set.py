@@ -290,8 +290,10 @@ def load(cls:Threshold, path:Path | str, # That `save` wrote
     if file_kind(path) in ('special', 'folder', 'empty', 'lfs', 'html', 'unreadable'):
         raise wrong_file(path, 'a saved Threshold', write)
     try: facts = json.loads(path.read_text('utf-8'))
-    except (ValueError, OSError) as e:
-        raise ValueError(f"{path} is no saved Threshold: {e}; {write}") from None
+    except OSError as e: raise ValueError(f"{path} is no saved Threshold: {e.strerror}; {write}") from None
+    except ValueError as e:
+        where = f' from line {e.lineno} on' if isinstance(e, json.JSONDecodeError) else ''
+        raise ValueError(f"{path} is no saved Threshold: it holds no valid JSON{where}; {write}") from None
     if isinstance(facts, dict) and _FILE_KEY in facts: facts = {**facts, 'question_kind': facts[_FILE_KEY]}
     given = set(facts) - {_FILE_KEY} if isinstance(facts, dict) else set()
     missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]

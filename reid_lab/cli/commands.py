@@ -119,8 +119,10 @@ def _list(a):
 # %% ../../nbs/16_cli/50_commands.ipynb #6d811ba6
 def _doctor(a):
     "`reid_lab doctor`"
+    from reid_lab.core.basics import check_choice
+    from reid_lab.data.crops import MANIFESTS
     from reid_lab.datasets.diagnosis import doctor
-    from reid_lab.datasets.registry import dataset_key
+    from reid_lab.datasets.registry import DATASETS, dataset_key
     from reid_lab.experiments.params import parse_value
     from reid_lab.models.weights.shipped import WORLD
     from reid_lab.recipes.next_steps import dataset_steps, is_crops
@@ -130,6 +132,8 @@ def _doctor(a):
     options = {k: parse_value(v, None) for k, v in pairs(a.param, 'skip=True').items()}
     if a.follow_links: options['follow_links'] = True
     if is_crops(a.name): return _doctor_of_crops(a, options)
+    check_choice('name', a.name.lower().replace('_', '-'), DATASETS,
+                 f"No such folder and no such manifest ({', '.join(MANIFESTS)}) exists either; check the path.")
     report = doctor(a.name, a.root, check='all' if a.all else 'sample', **options)
     print(report.text(command=True))
     if report.ok: _print_next(dataset_steps(dataset_key(a.name), a.root, a.weights))

@@ -75,6 +75,7 @@ def folder_table(root:str | Path, # Folder of crops
 
 # %% ../../nbs/01_data/70_crops.ipynb #1acfd203
 MANIFESTS = ('.csv', '.tsv', '.jsonl', '.parquet') # Endings; of the first two the separator may be any of `SEPARATORS`
+_ARRAYS = ('.npz', '.npy', '.safetensors', '.pt', '.pth', '.mat') # what features and weights are kept in
 _NO_TABLE = ('missing', 'special', 'folder', 'empty', 'lfs', 'html', 'unreadable', 'zip', 'gzip', 'tar',
              'image', 'pdf')
 
@@ -90,8 +91,10 @@ def _parquet(path):
 
 def _read_manifest(path):
     "The frame of a manifest, texts as they are written"
-    if path.suffix.lower() == '.npz':
-        raise ValueError(f'{str(path)!r}: these are features already; give a folder of crops or a manifest')
+    if path.suffix.lower() in _ARRAYS:
+        raise ValueError(
+            f"{str(path)!r}: these are features already, or weights; give a folder of crops or a manifest "
+            f"(weights are given beside it: weights={str(path)!r})")
     ending = check_choice('ending', path.suffix.lower(), MANIFESTS)
     if file_kind(path) in _NO_TABLE:
         remedy = 'give a .csv, .tsv, .jsonl or .parquet file with the column path'
@@ -331,6 +334,8 @@ def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .
     if is_video(source) and source.is_file():
         raise ValueError(f"{str(source)!r} is a video; give boxes in its frames with BoxOptions(file=...) "
                          "(--boxes FILE), which `reid_lab detect` can write")
+    if (source/'emb.safetensors').is_file():
+        raise ValueError(f"{str(source)!r}: these are features already; give a folder of crops or a manifest")
     if source.is_dir():
         if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
             raise ValueError(

@@ -472,6 +472,9 @@ def folder_faults(weights:str | Path | dict, # See `lacking_half`
     "What the folder of BERT lacks"
     folder, whole = Path(text).expanduser(), whole_checkpoint(weights)
     need = 'vocab.txt' if whole else 'vocab.txt, and config.json with model.safetensors'
+    if names_hub(text):
+        return [(f'text_weights={str(text)!r} is on the hub, and a run reads a folder of this machine',
+                 f'download it, and give the folder, which has to hold {need}')]
     if not folder.is_dir(): return [(f'text_weights={str(text)!r} is no folder', f'it has to hold {need}')]
     faults, vocab, name = [], folder/'vocab.txt', f'text_weights={str(text)!r}'
     if not vocab.is_file(): faults.append((f'{name} holds no vocab.txt',

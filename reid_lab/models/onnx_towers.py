@@ -30,6 +30,12 @@ _KINDS = {'tensor(float)': np.float32, 'tensor(float16)': np.float16, 'tensor(ui
           'tensor(double)': np.float64} # of inputs
 
 
+def _reason(error):
+    "What onnxruntime says, without its codes; of what it cannot decode it says nothing of use"
+    text = re.sub(r'^(\[ONNXRuntimeError\] : )?(\d+ : [A-Z_]+ : )?', '', ' '.join(str(error).split()))
+    return 'it is damaged, cut short or of another kind' if 'INVALID_PROTOBUF' in str(error) else text[:160]
+
+
 def onnx_session(path:str | Path, # An .onnx file
     provider:str='cpu', # Key of `PROVIDERS`
     ) -> 'InferenceSession':
@@ -47,9 +53,8 @@ def onnx_session(path:str | Path, # An .onnx file
     options.log_severity_level = 4 # what it would print is in the error
     try: session = ort.InferenceSession(str(path), options, providers=[wanted])
     except Exception as e: # those of onnxruntime have no class in common
-        reason = ' '.join(str(e).split()).removeprefix('[ONNXRuntimeError] : ')
         raise ValueError(
-            f"{str(path)!r} cannot be read as an ONNX file ({reason[:160]}); "
+            f"{str(path)!r} cannot be read as an ONNX file ({_reason(e)}); "
             "export or copy it again, with the .data file beside it if there is one") from None
     # onnxruntime falls back to the processor without an error where a library of CUDA is missing
     if wanted in session.get_providers(): return session

@@ -149,6 +149,9 @@ def check_model_name(name:Path | str, # See `ready_model`
     if names_file and not chosen(weights).path.exists():
         raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
     if has_tower or weights or Path(name).expanduser().is_dir(): return
+    if reads == 'captions' and name in MODELS and MODELS[name].reads != reads:
+        raise ValueError(f"model={name!r} reads no captions; choose one of {ready_names(reads)}, or the folder of "
+                         "such a model")
     if name in MODELS and name not in ready_names():
         raise ValueError(f"no weights of model={name!r} come with the package; give a file with weights=FILE, or "
                          f"choose one of {ready_names(reads)}")
