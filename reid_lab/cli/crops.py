@@ -82,6 +82,10 @@ def _check_embed(a):
     if a.shards and a.tracklets:
         raise ValueError('--tracklets goes without --shards, which hold each crop; leave one out')
     if a.prefix and not a.weights: raise ValueError('--prefix is of the names in --weights FILE; give both, or neither')
+    if a.tracklets and not (a.boxes or 'tracklet' in (a.pattern or '')) and Path(a.source).expanduser().is_dir():
+        raise ValueError(
+            f'--tracklets: {a.source} is a folder, whose crops have no tracklets; give boxes that have ids '
+            '(--boxes FILE), a manifest with the column tracklet, or leave --tracklets out')
 
 
 def _check_captions(a, table):
@@ -122,6 +126,19 @@ def _write_features(a, table, embedder):
     return write(table, embedder, a.out, options, fresh=a.fresh)
 
 
+def _propose_models(error, a):
+    "Add to the error for weights that do not fit the models that take the file"
+    from reid_lab.core.weight_files import DamagedFile
+    from reid_lab.recipes.openings import openings
+    if isinstance(error, DamagedFile) or not a.weights or not Path(a.weights).expanduser().exists(): return
+    try: found = [opening for opening in openings(a.weights, a.prefix) if opening.model != a.model]
+    except (ValueError, OSError, KeyError, TypeError): return # the file itself is wrong, as the error says
+    if not found: return
+    options = ''.join(f' -p {name}={value}' for name, value in found[0].arguments.items())
+    more = f', or one of {len(found) - 1} more' if len(found) > 1 else ''
+    error.add_note(f'this file opens with --model {found[0].model}{options}{more}; see `reid_lab weights inspect`')
+
+
 def _embed(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab embed`"
@@ -132,8 +149,12 @@ def _embed(a:argparse.Namespace, # Arguments of the command
         from reid_lab.recipes.crops import check_output, open_embedder
         check_output(a.out, a.fresh, a.shards) # what can be refused before anything is read
         weights = a.weights and with_prefix(a.weights, a.prefix)
-        embedder = open_embedder(a.model, weights, a.tokenizer, 'captions' if a.captions else '', a.device,
-                                 construction(a))
+        try:
+            embedder = open_embedder(a.model, weights, a.tokenizer, 'captions' if a.captions else '', a.device,
+                                     construction(a))
+        except ValueError as e:
+            _propose_models(e, a)
+            raise
         table = _crops_of(a)
         _check_captions(a, table)
         features = _write_features(a, table, embedder)

@@ -11,7 +11,8 @@ import ast
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -31,7 +32,7 @@ from .boxes import file_of
 from .frames import is_video
 from .images import image_files, image_suffixes
 from .labels import is_missing, read_labels
-from .sheets import read_json_lines, read_sheet, sheet_of
+from .sheets import line_of_row, read_json_lines, read_sheet, sheet_of, text_encoding
 from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed
 
 # %% ../../nbs/01_data/70_crops.ipynb #bba2c1ca
@@ -151,17 +152,17 @@ def captions_of(value:object, # Text, list, array, or nothing
     return out
 
 
-def _captions(values):
+def _captions(values, row_name):
     "Lists of captions, or an error that names the row"
     out = []
     for row, value in enumerate(values):
         try: out.append(captions_of(value))
         except ValueError as err:
-            raise ValueError(f"captions of row {row}: {str(value)[:60]!r} {err}") from None
+            raise ValueError(f"captions of {row_name(row)}: {str(value)[:60]!r} {err}") from None
     return pd.Series(out, dtype=object)
 
 
-def _attributes(values):
+def _attributes(values, row_name):
     "Dicts from JSON, or an error that names the row"
     out = []
     for row, value in enumerate(values):
@@ -171,7 +172,7 @@ def _attributes(values):
             continue
         try: out.append(json.loads(value))
         except ValueError as err:
-            raise ValueError(f"attrs of row {row}: {value[:60]!r} is no JSON ({err})") from None
+            raise ValueError(f"attrs of {row_name(row)}: {value[:60]!r} is no JSON ({err})") from None
     return out
 
 # %% ../../nbs/01_data/70_crops.ipynb #c9f1f123
@@ -216,13 +217,41 @@ def _their_manifest(path, columns):
     return f
 
 
-def _manifest_rows(f, root, name, follow_links):
+def _row(i):
+    "A row of what has no lines"
+    return f'row {i}'
+
+
+@dataclass(frozen=True)
+class _LineOf:
+    "Position -> place in a manifest as an editor shows it; looked up when an error needs it"
+    path:Path
+
+    def __call__(self, i):
+        ending = self.path.suffix.lower()
+        if ending == '.parquet': return _row(i) # it has no lines
+        if ending == '.jsonl':
+            with open(self.path, encoding=text_encoding(self.path)) as f:
+                line = [n for n, text in enumerate(f, 1) if text.strip()][i]
+        else: line = line_of_row(self.path, sheet_of(self.path), i)
+        return f'line {line} of {self.path.name}'
+
+
+@dataclass(frozen=True)
+class _From:
+    "Where rows are from, for messages"
+    what:str
+    row_name:Callable = _row
+
+
+def _manifest_rows(f, root, name, follow_links, row_name=_row):
     "The table of rows whose columns have our names, not yet validated"
     f = _texts(f.rename(columns=dict(caption='captions')))
-    if 'captions' in f: f['captions'] = _captions(f.captions)
-    if 'attrs' in f: f['attrs'] = _attributes(f['attrs'])
+    if 'captions' in f: f['captions'] = _captions(f.captions, row_name)
+    if 'attrs' in f: f['attrs'] = _attributes(f['attrs'], row_name)
     table = ReidTable(_labelled(f), root, name=name, follow_links=follow_links)
     table.further = [c for c in f if c not in COLUMNS]
+    table.row_name = None if row_name is _row else row_name
     return table
 
 
@@ -235,25 +264,25 @@ def manifest_table(path:str | Path, # .csv, .tsv, .jsonl or .parquet with the co
     ) -> ReidTable: # Split `test` unless there is a column; pid and cam are -1 where there is none
     "The crops that a file lists, or that its boxes cut out"
     path = Path(path).expanduser()
-    return _listed(_their_manifest(path, columns), f'manifest {str(path)!r}', root or path.parent, path.stem,
-                   follow_links, images, boxes)
+    source = _From(f'manifest {str(path)!r}', _LineOf(path))
+    return _listed(_their_manifest(path, columns), source, root or path.parent, path.stem, follow_links, images, boxes)
 
 
-def _listed(f, what, root, name, follow_links=False, images='sample', boxes=None):
+def _listed(f, source, root, name, follow_links=False, images='sample', boxes=None):
     "The table of a frame whose columns have our names"
-    has_boxes = box_columns(f, what)
+    has_boxes = box_columns(f, source.what)
     if 'path' not in f and not (has_boxes and 'frame' in f):
         raise ValueError(
-            f"{what} has no column path, only {list(f.columns)}; "
+            f"{source.what} has no column path, only {list(f.columns)}; "
             "say which holds the image files with columns=dict(path=...)")
     if 'path' in f: f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
     if has_boxes: return _boxed(manifest_boxes(f, boxes or BoxOptions()), root, name, boxes, follow_links, images)
     if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
         raise ValueError(
-            f"{what} has no boxes (x, y, w, h), "
+            f"{source.what} has no boxes (x, y, w, h), "
             "which margin, first_frame and min_score are for; "
             "leave these out")
-    return _manifest_rows(f, root, name, follow_links).validate(images)
+    return _manifest_rows(f, root, name, follow_links, source.row_name).validate(images)
 
 
 # %% ../../nbs/01_data/70_crops.ipynb #70b0x002
@@ -373,7 +402,7 @@ def frame_table(frame:pd.DataFrame, # With the column `path`, and labels as in a
     if root is None and 'path' in f:
         root, whole = _common_root([os.fspath(path) for path in f.path])
         f['path'] = [Path(path).relative_to(root).as_posix() for path in whole]
-    return _listed(f, 'the frame', root or '.', name, images=images)
+    return _listed(f, _From('the frame'), root or '.', name, images=images)
 
 
 def as_crops(source:ReidTable | pd.DataFrame | str | Path | Sequence[str | Path], # See the text above

@@ -106,6 +106,7 @@ class ReidTable:
         self.root = None if root is None else Path(root).expanduser()
         self._frames:Frames | None = None # opened when images are read, shared by parts of a table
         self.further:list[str] = [] # columns of the user's own that go along into features
+        self.row_name:Callable | None = None # position -> place in the file that was read; None: `row 3`
         self.left_out:list[str] = [] # what lay in the folder or the manifest and is not in the table, in words
         self.remarks:list[str] = [] # what is otherwise in the table than in the manifest, such as clipped boxes
 
@@ -114,7 +115,7 @@ class ReidTable:
     def _with(self, frame):
         "The same table with other rows"
         new = copy(self)
-        new.frame = frame.reset_index(drop=True)
+        new.frame, new.row_name = frame.reset_index(drop=True), None # rows are at other positions
         return new
 
     def __getitem__(self, key): # a column name, or rows (mask, positions, slice)
@@ -307,11 +308,16 @@ class TableError(ValueError):
         super().__init__(f"{name or 'table'}: {len(self.findings)} problem(s)\n{lines}")
 
 # %% ../../nbs/01_data/20_table.ipynb #7d6ff080
-def _rows(f, bad, limit=3):
+def _row(i):
+    "A row that was not read from a file with lines"
+    return f'row {i}'
+
+
+def _rows(f, bad, limit=3, row_name=_row):
     "`row 3 ('a.jpg'), row 9 ('b.jpg') and 5 more` for the mask or positions `bad`"
     def row(i):
-        if 'path' in f: return f"row {i} ({f.path.iat[i]!r})"
-        return f"row {i}"
+        if 'path' in f: return f"{row_name(i)} ({f.path.iat[i]!r})"
+        return row_name(i)
 
     bad = np.asarray(bad)
     if bad.dtype == bool: bad = np.flatnonzero(bad)
@@ -352,7 +358,7 @@ def _misfits(x, kind):
     return ~x.map(fits).to_numpy(dtype=bool), words
 
 
-def _check_columns(f):
+def _check_columns(f, row_name=_row):
     "Findings on missing columns and wrong types, and the names of the valid columns"
     out, good = [], set()
     for name, (kind, _, meaning) in COLUMNS.items():
@@ -367,7 +373,7 @@ def _check_columns(f):
             continue
         value = f[name].iat[np.flatnonzero(bad)[0]]
         if isinstance(value, np.generic): value = value.item()
-        out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad),
+        out.append(Finding('error', f"{name}={value!r} is not {words}", _rows(f, bad, row_name=row_name),
                            f'correct column {name!r}'))
     return out, good
 
@@ -390,7 +396,7 @@ def _not_unicode(paths):
     return ~paths.map(fits).astype(bool)
 
 
-def _check_content(f, good):
+def _check_content(f, good, row_name=_row):
     "Findings on captions, paths and single ids, for the valid columns"
     rules = [  # columns needed, offending rows, what, remedy
         ({'captions'}, lambda: f.captions.map(lambda cs: any(not c.strip() for c in cs)),
@@ -409,7 +415,8 @@ def _check_content(f, good):
          'drop these rows')]
     found = [(test().to_numpy(dtype=bool), what, remedy) for needs, test, what,
              remedy in rules if needs <= good]
-    return [Finding('error', what, _rows(f, mask), remedy) for mask, what, remedy in found if mask.any()]
+    return [Finding('error', what, _rows(f, mask, row_name=row_name), remedy)
+            for mask, what, remedy in found if mask.any()]
 
 
 def _check_splits(f, shared):
@@ -442,7 +449,8 @@ def _check_root(table):
     suspects = f.path.str.contains(r'^[/\\]|^\w:|\.\.', regex=True).to_numpy(dtype=bool) # a few of millions
     outside = [i for i in np.flatnonzero(suspects) if leaves(f.path.iat[i])]
     if not outside: return [], rows
-    finding = Finding('error', 'path leaves the root', _rows(f, outside), 'use relative paths inside it')
+    where = _rows(f, outside, row_name=table.row_name or _row)
+    finding = Finding('error', 'path leaves the root', where, 'use relative paths inside it')
     return [finding], np.delete(rows, outside)
 
 
@@ -463,7 +471,7 @@ def _check_images(table, rows, images, n):
     for messages in failed.values():
         first = next(iter(messages.values()))
         findings.append(Finding('error', f'{len(messages)} of {len(rows)} images looked at: {first}',
-                                _rows(table.frame, list(messages)), UNREADABLE))
+                                _rows(table.frame, list(messages), row_name=table.row_name or _row), UNREADABLE))
     return findings
 
 # %% ../../nbs/01_data/20_table.ipynb #b6a5d979
@@ -476,8 +484,9 @@ def findings(self:ReidTable, images:str='sample', # Decode a sample of the image
     check_choice('images', images, ['sample', 'all', 'none'])
     if not len(self):
         return [Finding('error', 'the table is empty', '', 'check the folder, the pattern or the filter')]
-    found, good = _check_columns(self.frame)
-    found += _check_content(self.frame, good)
+    row_name = self.row_name or _row
+    found, good = _check_columns(self.frame, row_name)
+    found += _check_content(self.frame, good, row_name)
     if 'pid' in good and 'split' in self.frame: found += _check_splits(self.frame, shared)
     if 'path' not in good: return found
     outside, rows = _check_root(self)

@@ -362,9 +362,10 @@ def plan_for(net:nn.Module, # In evaluation mode
     try: return FORMATS[format](net)
     except Misfit as e:
         others = fitting_formats(net)
-        fit = f"it fits {' and '.join(others)}, so give format={others[0]!r}" if others else (
-            f"no other format takes it either ({', '.join(FORMATS)}): others open it with this library, "
-            "from the file of its weights")
+        fit = f"formats that fit: {', '.join(others)}"
+        if not others:
+            fit = (f"no other format takes it either ({', '.join(FORMATS)}): others open it with this library, "
+                   "from the file of its weights")
         raise ValueError(f"format={format!r} does not take this model: {e}; {fit}") from None
 
 # %% ../../nbs/05_models/88_export.ipynb #88e00014

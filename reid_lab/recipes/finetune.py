@@ -541,8 +541,8 @@ def verdict(gain:Gain, # From `gain_of`
     plumbing:bool=False, # Of a run whose scores say nothing, see `plumbing_note`
     ) -> str:
     "A gain in a sentence"
-    if plumbing: return f'Fine-tuned over its start on {gain.people} {whom}: {gain} mAP, of a run that resolves nothing.'
     text = f'Fine-tuned over its start on {gain.people} {whom}: {gain} mAP'
+    if plumbing: return f'{text}, of a run that resolves nothing.'
     if gain.verdict == 'not resolved': return f'{text}, not resolved: these people do not show whether it helps.'
     return f"{text}, {gain.verdict} at 95 %."
 

@@ -7,7 +7,6 @@ import torch
 from PIL import Image
 
 from reid_lab.cli.commands import main
-from reid_lab.cli.output import result_places
 from reid_lab.models.osnet import OSNet
 from reid_lab.recipes.crops import check_model_name
 from reid_lab.recipes.finetune import Gain, verdict
@@ -69,10 +68,3 @@ def test_a_run_of_plumbing_resolves_nothing():
     gain = Gain(4., 1., 7., 12, 3)
     assert "higher at 95 %" in verdict(gain)
     assert "higher" not in verdict(gain, plumbing=True) and "resolves nothing" in verdict(gain, plumbing=True)
-
-
-def test_the_time_of_a_run_holds_the_start_of_its_kernel(tmp_path):
-    class Finished:
-        folder, path, rows, metrics = tmp_path, tmp_path/"run.ipynb", 0, dict(wall_s=5.)
-    assert "finished in 0:20" in result_places(Finished, 20.)
-    assert "finished in 0:05" in result_places(Finished, .2)      # it was finished before

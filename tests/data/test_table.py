@@ -1,4 +1,5 @@
 "ReidTable: views, checks, joining, your own images, saving"
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
+from reid_lab.data.crops import manifest_table
 from reid_lab.data.images import resize_image
 from reid_lab.data.table import COLUMNS, Finding, JoinedReader, ReidTable, TableError, join_tables
 
@@ -384,3 +386,22 @@ def test_a_table_of_many_rows_is_checked_without_a_loop_over_paths(tmp_path):
 def test_cells_that_are_not_one_json_value_are_refused(tmp_path):
     (tmp_path/"t.csv").write_text('path,pid,captions,attrs\na.jpg,1,"[""x""],[""y""]",null\n')
     with pytest.raises(ValueError, match="not one JSON value each"): ReidTable.load(tmp_path/"t.csv", tmp_path)
+
+
+@pytest.mark.parametrize("name, text, line", [
+    ("m.csv", 'path,pid,caption\na.png,1,"a man\nin red"\n\nb.png,1,blue\n', 5),
+    ("m.tsv", "path\tpid\na.png\t1\nb.png\t1\n", 3),
+    ("m.jsonl", '{"path": "a.png", "pid": 1}\n\n{"path": "b.png", "pid": 1}\n', 3)])
+def test_a_row_of_a_manifest_is_named_by_file_and_line(tmp_path, name, text, line):
+    "As an editor counts: empty lines and lines within quotes count, and the header is line 1"
+    (tmp_path/name).write_text(text)
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path/"a.png")
+    with pytest.raises(TableError, match=rf"\[line {line} of {name} \('b.png'\)\]"): manifest_table(tmp_path/name)
+    table = manifest_table(tmp_path/name, images="none")
+    assert pickle.loads(pickle.dumps(table)).row_name(1) == f"line {line} of {name}"
+    with pytest.raises(TableError, match=r"row 0 \('b.png'\)"): table.take([1]).validate()   # no line of its own
+
+
+def test_captions_of_a_manifest_are_named_by_line(tmp_path):
+    (tmp_path/"m.jsonl").write_text('{"path": "a.png"}\n{"path": "b.png", "caption": 5}\n')
+    with pytest.raises(ValueError, match="captions of line 2 of m.jsonl"): manifest_table(tmp_path/"m.jsonl")

@@ -86,7 +86,7 @@ def table(self:BiasReport) -> pd.DataFrame: # Texts
         return [f'{v:.{digits}f}' if np.isfinite(v) else '' for v in s[key]]
 
     if s.mAP.notna().any():
-        out['distance'], out['mAP'], out['R@1'] = s.distance, number('mAP', 1), number('R1', 1)
+        out['distance'], out['mAP'], out['R1'] = s.distance, number('mAP', 1), number('R1', 1)
         out['gain in mAP [95 %]'] = [_gained(*gain) for gain in zip(s.gain, s.low, s.high)]
         out['advised'] = np.where(s.advised.astype(bool), 'yes', '')
     out['NMI camera'], out['by chance'] = number('nmi_camera', 3), number('nmi_chance', 3)
