@@ -37,14 +37,18 @@ def _draw_point(ax, row, style, known):
     ax.plot(row.ms, row.mAP, ls='', marker=marker, color=colour, ms=4.5, label=label)
 
 
+def _check_columns(frame, names):
+    "Refuse a table that lacks a column"
+    for name in names: check_choice('column', name, list(frame.columns))
+
+
 def score_against_time(frame:'pd.DataFrame', # model, dataset, mAP, low, high (percent), ms; NaN: unknown
     time:str='time per query (ms)', # What `ms` is
     column:str='cvpr', # Key of `reid_lab.figures.style.WIDTHS`
     width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "mAP with its interval against milliseconds, a panel a dataset"
-    for name in ('model', 'dataset', 'mAP', 'low', 'high', 'ms'):
-        check_choice('column', name, list(frame.columns))
+    _check_columns(frame, ('model', 'dataset', 'mAP', 'low', 'high', 'ms'))
     models, panels = list(dict.fromkeys(frame.model)), _panels(frame)
     with paper_style(column, width) as w:
         keys = -(-len(models)//2)
@@ -74,8 +78,7 @@ def paired_differences(frame:'pd.DataFrame', # dataset, model, metric, diff, low
     width:float | None=None, # Inches, instead of the column's
     ) -> PaperFigure:
     "Differences to one model with their intervals, a panel a metric"
-    for name in ('dataset', 'model', 'metric', 'diff', 'low', 'high'):
-        check_choice('column', name, list(frame.columns))
+    _check_columns(frame, ('dataset', 'model', 'metric', 'diff', 'low', 'high'))
     several = frame.dataset.nunique() > 1
     lines = list(dict.fromkeys(zip(frame.dataset, frame.model)))
     names = [f'{model}, {dataset}' if several else str(model) for dataset, model in lines]

@@ -99,15 +99,21 @@ def start_of_case(case:Case, # New cameras
     return scores[['R1', 'mAP', 'mINP']].iloc[0].to_dict()
 
 
+def _untrained(make, train, s, seed):
+    "The model of a training before its first step, or None of a control, which is never trained"
+    if not MODELS[s.model].trains: return None
+    torch.manual_seed(seed)
+    return make(train, s).eval()
+
+
 def start_of_test(test:RankingTest, # Of `load_case`
     train:ReidTable, # That a method would be trained on
     s:ReidTrain, # Settings of a training
     seed:int=0, # Of random numbers in the start
     ) -> dict: # R1, mAP ...; empty of a control
     "Scores of a model before it is trained on other cameras and sites"
-    if not MODELS[s.model].trains: return {}
-    torch.manual_seed(seed)
-    return score_test(new_model(train, s).eval(), test, partial(embed_images, quiet=True))[0]
+    start = _untrained(new_model, train, s, seed)
+    return {} if start is None else score_test(start, test, partial(embed_images, quiet=True))[0]
 
 
 def start_of_captions(table:ReidTable, # That is searched
@@ -117,9 +123,8 @@ def start_of_captions(table:ReidTable, # That is searched
     seed:int=0, # Of random numbers in the start
     ) -> dict: # R1, mAP ...; empty of a control
     "Scores of a model of captions before it is trained"
-    if not MODELS[s.model].trains: return {}
-    torch.manual_seed(seed)
-    return evaluate(new_text_model(train, s).eval(), table, split, 0)['itc']
+    start = _untrained(new_text_model, train, s, seed)
+    return {} if start is None else evaluate(start, table, split, 0)['itc']
 
 
 def start_of_camel(config:Config, # Of a variant
