@@ -130,6 +130,57 @@ def test_bars_in_a_line_do_not_break_the_table(build):
     assert page.endswith("| [A](1_a.ipynb) | x &#124; y |\n")
 
 
+@pytest.fixture(scope="module")
+def texts(build):
+    return sys.modules["texts"]
+
+
+@pytest.mark.parametrize("source, about, said", [
+    ("#| fig-alt: Two lines that cross\ncurves(f)", "Here. More.", "Two lines that cross"),
+    ("show(curves(f))", "What a seed changes. More.", "Lines with seed bands. What a seed changes"),
+    ("show(f)", "What a seed changes: see.", "What a seed changes: see"), ("show(f)", "", "Part")])
+def test_pictures_say_what_is_to_be_seen(texts, source, about, said):
+    assert texts.alt_text(source, about, "Part", {"curves": "Lines with seed bands"}).rstrip(".") == said
+
+
+def test_cells_with_pictures_get_the_text_above(texts):
+    outputs = [dict(data={"image/png": "x"})]
+    picture = dict(cell_type="code", source="show()", directives="", outputs=outputs, metadata={})
+    said = dict(cell_type="markdown", source="## Part\n\nA [map](a.ipynb) of *all* cameras. More.", metadata={})
+    cells = texts.with_alt_texts([said, picture], "T", {})
+    assert cells[1]["metadata"]["mystnb"]["image"]["alt"] == "A map of all cameras"
+
+
+def test_sections_of_a_page_are_found_without_its_navigation(texts):
+    html = ('<nav>menu</nav><article><section id="t"><h1>Losses<a class="headerlink" href="#t">¶</a></h1><p>Some.</p>'
+            '<section id="triplet"><h2>triplet</h2><p>Far &amp; near.<script>x</script></p></section>'
+            '</section></article>x')
+    assert texts.Sections(html).sections == [["Losses", "t", "Some."], ["triplet", "triplet", "Far & near."]]
+
+
+def test_every_dataset_has_a_page_of_its_own_facts(build, tmp_path):
+    from reid_lab.datasets.registry import DATASETS
+    pages = sys.modules["dataset_pages"]
+    pages.write_pages(tmp_path)
+    assert {p.stem for p in (tmp_path/"datasets").glob("*.md")} == set(DATASETS)
+    market = (tmp_path/"datasets"/"market1501.md").read_text("utf-8")
+    for part in ("| train | 751 | 12,936 |", "    bounding_box_train/", "Research only",
+                 "doctor market1501 --root", "![Twelve"):
+        assert part in market, part
+    assert pages.NOT_RECORDED in (tmp_path/"datasets"/"viper.md").read_text("utf-8")
+
+
+def test_every_experiment_has_a_picture_and_its_studies(build, tmp_path):
+    pages = sys.modules["experiment_pages"]
+    stems = [p.stem for p in (ROOT/"nbs"/"experiments").glob("[!_.]*.ipynb")]
+    for stem in stems:
+        first = pages.shown_first(stem, set(), set(), tmp_path)
+        assert first and first[0]["source"].startswith("!["), stem
+    studies = pages.shown_first("run_dart3", set(), set(), tmp_path)[1]["source"]
+    assert "| `network` | a new network | Table 2 |" in studies and "reid_lab run dart3 -p study=network" in studies
+    assert studies.removeprefix("## Studies\n\n") in pages.studies_text()
+
+
 def test_foreign_folders_are_not_replaced(build, tmp_path):
     (tmp_path/"thesis.txt").write_text("x")
     with pytest.raises(SystemExit, match="holds other things"): build.main(["--out", str(tmp_path)])
@@ -148,6 +199,9 @@ def test_the_site_has_its_parts(site):
     metrics = (site/"06_retrieval"/"50_metrics.html").read_text("utf-8")
     assert "<math" in metrics and "#| export" not in metrics and "MathJax" not in metrics
     assert (site/"api"/"reid_lab.retrieval.metrics.html").exists() and (site/"docs"/"02_glossary.html").exists()
+    images = [m for p in site.rglob("*.html") for m in re.findall(r"<img[^>]*>", p.read_text("utf-8"))]
+    silent = [m for m in images if not re.search(r'alt="(?!\.\./|_images|_static)[^"]+"', m)]
+    assert len(images) > 50 and silent == []
     pages = {page.stem for page in (site/"06_retrieval").glob("*.html")}
     notebooks = {notebook.stem for notebook in (ROOT/"nbs"/"06_retrieval").glob("*.ipynb")}
     assert pages - {"index"} == notebooks and "50_metrics" in pages
@@ -156,7 +210,7 @@ def test_the_site_has_its_parts(site):
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")
-def test_two_searches_from_a_disk(site):
+def test_searches_and_copies_from_a_disk(site):
     sync = pytest.importorskip("playwright.sync_api")
     with sync.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -166,11 +220,22 @@ def test_two_searches_from_a_disk(site):
         for words, wanted in (("mINP", "Metrics"), ("DART3-LITE", "Measured: DART3")):
             page.goto(f"{(site/'search.html').as_uri()}?q={words}")
             page.wait_for_selector("ul.search li a", timeout=20_000)
-            page.wait_for_function("document.querySelector('#search-results')?.textContent.includes('finished')")
             titles = page.locator("ul.search li a").all_text_contents()
-            print(f"\nsearch for {words}: {len(titles)} pages")
             assert wanted in titles
-        browser.close()
+            assert page.locator("ul.search li mark").first.text_content().lower() == words.lower()
+        page.goto(f"{(site/'search.html').as_uri()}?q=retrieval_metrics")
+        page.wait_for_selector("ul.search li a")
+        first = page.locator("ul.search li").first
+        assert "retrieval_metrics" in first.text_content().split("·")[1]
+        assert "#" in first.locator("a").get_attribute("href")
+        page.goto(f"{(site/'search.html').as_uri()}?q=qqqqzz")
+        assert "No page holds" in page.locator("#search-summary").text_content()
+        page.goto((site/"datasets"/"market1501.html").as_uri())
+        button = page.locator("button.copy").last
+        button.focus()
+        button.click()
+        page.wait_for_function("[...document.querySelectorAll('button.copy')].some(b => b.textContent === 'Copied')")
+    browser.close()
     assert asked == []
 
 

@@ -5,7 +5,8 @@
 
 Nothing is executed and nothing is fetched. Directives (`#| export`) and hidden cells are left out; a link to a file
 that is not part of the site becomes its name. Warnings of Sphinx and broken links are errors. Two pages are made here:
-`map.html`, all notebooks with one line each, and `llms.txt`, the same for language models.
+`map.html`, all notebooks with one line each, and `llms.txt`, the same for language models. Pages of datasets come
+from the registry (`dataset_pages.py`), alternative texts of pictures and the search from `texts.py`.
 """
 import argparse
 import ast
@@ -22,8 +23,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MARK = ".written_by_reid_lab"  # in the sources of a site: what this program may remove
 sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
+from dataset_pages import write_pages  # noqa: E402
+from experiment_pages import shown_first, studies_text  # noqa: E402
 from layout import library_notebooks, module_of  # noqa: E402 - a tool of this project
 from readme import source, title  # noqa: E402
+from texts import pages_script, with_alt_texts  # noqa: E402
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 HIDDEN = re.compile(r"^#\| *(hide|default_exp)", re.M)
@@ -53,8 +58,20 @@ def relinked(text, page, pages, figures):
     return LINK.sub(link, text)
 
 
-def tidy(nb, page, pages, figures):
-    "A notebook for readers: no directives, no hidden cells, outputs that a page can show"
+def drawing_functions():
+    "Name -> docstring of the functions of the library that draw"
+    found = {}
+    for path in sorted((ROOT/"reid_lab").rglob("*.py")):
+        for n in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(n, ast.FunctionDef) or n.name.startswith("_"): continue
+            draws = n.returns and re.search("Figure|Picture", ast.unparse(n.returns))
+            empty = n.name in ("paper_figure", "inch_canvas")
+            if draws and not empty and ast.get_docstring(n): found[n.name] = ast.get_docstring(n)
+    return found
+
+
+def tidy(nb, page, pages, figures, functions=()):
+    "A notebook for readers: no directives, no hidden cells, outputs that a page can show, pictures with a text"
     cells = []
     for c in nb["cells"]:
         text = source(c)
@@ -62,10 +79,12 @@ def tidy(nb, page, pages, figures):
             text = re.sub(r"\A(# .*)\n> (.*)", r"\1\n\n*\2*", relinked(text, page, pages, figures))
             if text.strip(): cells.append(dict(cell_type="markdown", metadata={}, source=text))
         elif c["cell_type"] == "code" and not HIDDEN.search(text):
+            directives = "".join(re.findall(r"^#\|.*\n?", text, flags=re.M))
             text = re.sub(r"^#\|.*\n?", "", text, flags=re.M).strip("\n")
             for o in c["outputs"]:
                 for k in [k for k in o.get("data", {}) if k.startswith("application/")]: del o["data"][k]
-            if text: cells.append(dict(c, source=text, execution_count=None, metadata={}))
+            if text: cells.append(dict(c, source=text, execution_count=None, metadata={}, directives=directives))
+    cells = with_alt_texts(cells, page.stem, functions)
     cells = [dict(c, id=f"cell-{i}") for i, c in enumerate(cells)]
     kernel = dict(name="python3", display_name="Python", language="python")
     return dict(cells=cells, nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel))
@@ -151,12 +170,13 @@ def module_entry(name, text):
     return Entry(f"api/{name}.md", name, about)
 
 
-def map_page(groups):
-    "All notebooks as Markdown, a table a group"
+def map_page(groups, below=None):
+    "All notebooks as Markdown, a table a group; `below` holds what stands under the table of a group"
     parts = ["# All notebooks", "Every page that is made from a notebook, with its one line."]
     for name, entries in groups.items():
         rows = [f"| [{e.title}]({e.page}) | {e.about.replace('|', '&#124;')} |" for e in entries]
         parts.append("\n".join([f"## {name}", "", "| notebook | what is in it |", "|---|---|", *rows]))
+        if name in (below or {}): parts.append(below[name])
     return "\n\n".join(parts) + "\n"
 
 
@@ -201,7 +221,11 @@ def gather(src, only="*"):
     groups = {"Guide": guide, "Measured results": measured, "Experiments": parts["experiments"],
               "Background": parts["docs"], **packages}
     groups = {name: [notebook_entry(p) for p in paths] for name, paths in groups.items() if paths}
-    (src/"map.md").write_text(map_page(groups), "utf-8")
+    datasets = [Entry(f"datasets/{key}.md", *lines) for key, lines in write_pages(src).items()]
+    listed = list(groups.items())
+    groups = dict([*listed[:3], ("Datasets", datasets), *listed[3:]])
+    (src/"map.md").write_text(map_page(groups, {"Experiments": studies_text()}), "utf-8")
+    functions = drawing_functions()
     signatures = [module_entry(name, text) for name, text in modules.items()]
     everything = groups | {"Signatures": signatures} if signatures else groups
     (src/"llms.txt").write_text(llms_text(nbs/"index.ipynb", everything), "utf-8")
@@ -211,18 +235,22 @@ def gather(src, only="*"):
     trees = [tree(name, entries) for name, entries in pages_of.items()]
     for p in books:
         page = p.relative_to(nbs)
-        nb = tidy(json.loads(p.read_text("utf-8")), page, pages, figures)
+        nb = tidy(json.loads(p.read_text("utf-8")), page, pages, figures, functions)
+        if page.parts[0] == "experiments":
+            cells = shown_first(page.stem, pages, figures, src/"figures")
+            nb["cells"][2:2] = [dict(c, id=f"first-{i}") for i, c in enumerate(cells)]
         if page.as_posix() == "index.ipynb":
             parts_of_it = "\n\n".join(["[All notebooks](map.md), with one line each.", *filter(None, trees)])
             nb["cells"].append(dict(cell_type="markdown", id="trees", metadata={}, source=parts_of_it))
         (src/page).parent.mkdir(parents=True, exist_ok=True)
         (src/page).write_text(json.dumps(nb), "utf-8")
-    (src/"figures").mkdir()
+    (src/"figures").mkdir(exist_ok=True)
     for f in figures: shutil.copy(f, src/"figures")
-    (src/"_static").mkdir()
+    shutil.copytree(HERE/"static", src/"_static")
+    shutil.copytree(HERE/"templates", src/"_templates")
     shutil.copy(HERE/"site.css", src/"_static")
     shutil.copy(HERE/"conf.py", src)
-    return len(books) + len(modules) + 3
+    return len(books) + len(modules) + len(datasets) + 3
 
 
 class Page(HTMLParser):
@@ -279,6 +307,7 @@ def main(argv=None):
     (a.out/"source"/MARK).touch()  # before the rest: a build that is killed is known, too
     n = gather(a.out/"source", a.only)
     code = build_main(["-q", "-W", "--keep-going", "-d", str(a.out/"cache"), str(a.out/"source"), str(a.out/"site")])
+    (a.out/"site"/"_static"/"pages.js").write_text(pages_script(a.out/"site"), "utf-8")
     found, away = broken(a.out/"site")
     for text in found: print(text)
     print(f"{n} pages in {a.out/'site'/'index.html'}, {len(found)} broken links, {away} links to other sites")

@@ -5,12 +5,11 @@ from latex2mathml.converter import convert
 project, author, copyright = "reid_lab", "reid_lab authors", "2026 onwards, reid_lab authors"
 extensions = ["myst_nb"]
 root_doc, language = "index", "en"
-exclude_patterns = ["figures"]
+exclude_patterns, templates_path = ["figures", "_templates"], ["_templates"]
 html_theme, html_title = "furo", "reid_lab"
-html_static_path, html_css_files = ["_static"], ["site.css"]
+html_static_path, html_css_files, html_js_files = ["_static"], ["site.css"], [("copy.js", dict(defer="defer"))]
 html_extra_path = ["llms.txt"]
 html_copy_source = html_show_sourcelink = False
-html_show_search_summary = False # a page from a disk may not fetch others
 html_math_renderer = "mathml"
 nb_execution_mode = "off"
 nb_merge_streams = True
