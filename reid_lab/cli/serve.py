@@ -260,7 +260,8 @@ class GalleryServer(ThreadingHTTPServer):
             return Reply(404, 'text/plain', b'not found')
         return reply_to(self.gallery, place, parts.query)
 
-    def handle_error(self, request, client_address): "A reader who went away is no error of the server"
+    def handle_error(self, request:object, client_address:object) -> None:
+        "A reader who went away is no error of the server"
 
 # %% ../../nbs/16_cli/46_serve.ipynb #46e00010
 def _open(a):
