@@ -48,6 +48,7 @@ from reid_lab.cli.output import (
     typed,
 )
 from .parameters import parameter_help, parameter_options, parameter_words
+from .runs import add_cite
 from .serve import add_serve
 from .weights import add_weights
 from ..core.reporting import Plain, printable
@@ -312,7 +313,7 @@ def parser() -> argparse.ArgumentParser:
         c.ending = ending
         return c
     for add in (_add_runs, _add_data, add_cache, add_crops, add_frames, add_compare, add_labels, add_numbers,
-                add_results, add_serve, add_weights): add(command)
+                add_results, add_cite, add_serve, add_weights): add(command)
     return p
 
 # %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e

@@ -17,6 +17,7 @@ from .crops import check_new, pair
 from .numbers import json_line
 from .options import COUNT, SEED, check_used, image_size
 from .output import pairs
+from .runs import add_forms, are_runs, form_of, run_table_in, table_of_runs
 
 # %% ../../nbs/16_cli/45_compare.ipynb #2c9c5a56
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def _check_files(a):
             raise ValueError(f"{option} {path}: the name says the form; give it one of the endings "
                              f"{', '.join(endings)}")
         check_new(path, a.fresh, option)
+    if a.format and form_of(a): raise ValueError(f'--format and --{form_of(a)} say the same; give one of them')
+    if a.json and form_of(a): raise ValueError(f'--json and --{form_of(a)} are two forms of one output; give one')
     if a.json and a.format: raise ValueError('--json and --format are two forms of one output; give one of them')
     if not (a.out or a.figure): check_used(a, ['fresh'], 'replaces the files of --out and --figure; leave it out')
 
@@ -153,10 +156,29 @@ def _with_labels(text):
                   lambda found: f"{found[1]}=LABEL={found[2] or 'published'}", text)
 
 
+_OF_FEATURES = ('common', 'same_camera', 'fuse', 'json', 'figure', *_OF_MODELS)
+
+
+def _compare_kept(a):
+    "`reid_lab compare RUN RUN`: the scores that runs kept"
+    from reid_lab.core.files import atomic_path
+    check_used(a, _OF_FEATURES, 'is for features and models, and all that is compared are runs; leave it out')
+    table = table_of_runs(a.entries)
+    print(run_table_in(table, form_of(a) or dict(md='markdown', text='').get(a.format, a.format)))
+    if not a.out: return 0
+    form = dict(md='markdown', text='').get(form := _ENDINGS[Path(a.out).suffix.lower()], form)
+    with atomic_path(Path(a.out).expanduser()) as tmp: tmp.write_text(f'{run_table_in(table, form)}\n', 'utf-8')
+    return 0
+
+
 def _compare(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab compare`"
     _check_files(a)
+    if not a.on and are_runs(a.entries): return _compare_kept(a)
+    form = form_of(a)
+    if form == 'csv': raise ValueError('--csv is for folders of runs; write features to a table with --out FILE.csv')
+    if form: a.format = dict(markdown='md').get(form, form)
     from reid_lab.experiments.terminal import Display, near_path
     with Display('compare', sections=False):
         from reid_lab.recipes.compare import compare
@@ -177,10 +199,12 @@ def _compare(a:argparse.Namespace, # Arguments of the command
 def add_compare(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help, list of its ending
     ) -> None:
     "Add `compare` to a command line"
-    c = command('compare', _compare, 'score features or models on the same queries, with paired intervals', 'datasets')
+    c = command('compare', _compare,
+                'score features, models or runs on the same queries, with paired intervals', 'datasets')
     c.add_argument('entries', nargs='+', metavar='[LABEL=]WHAT',
                    help='features (FILE with both sides, or QUERY,GALLERY), a folder of features by dataset '
-                   '(FOLDER/X/query and gallery), or a model as for embed; the first is the baseline')
+                   '(FOLDER/X/query and gallery), or a model as for embed; or, without --on, folders of runs, '
+                   'whose kept scores are compared; the first is the baseline')
     c.add_argument('--on', nargs='+', default=[], metavar='X',
                    help='what models are scored on: datasets, see below, or folders with a subfolder for each person')
     c.add_argument('--common', action='store_true', help='leave out images that not all features have')
@@ -193,6 +217,7 @@ def add_compare(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('--seed', type=SEED, default=0, help='of the bootstraps and of halves (default: 0)')
     _add_model_options(c)
     c.add_argument('--format', choices=FORMS, help='of what is printed (default: text)')
+    add_forms(c)
     c.add_argument('--json', action='store_true', help='print JSON')
     c.add_argument('--out', metavar='FILE', help='table to write: .md, .tex, .html, .txt or .csv')
     c.add_argument('--figure', metavar='FILE', help='mAP against time to write: .pdf, .svg or .png')

@@ -15,6 +15,7 @@ from pathlib import Path
 from .crops import check_known, check_rows, how_known
 from .options import COUNT, SEED, check_used, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
+from .runs import FORM_OPTIONS, add_forms, form_of, run_table_in
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
 def _published(a):
@@ -224,17 +225,63 @@ def _no_rows(a, known):
     return f"none of the {len(known)} rows of store={a.store!r} meets {' '.join(conditions)}; its runs are {few}"
 
 
+def _with_scores(runs, rows):
+    "A line a run with its best mean, of mAP where there is one, and the setting that has it"
+    metric = 'mAP' if 'mAP' in rows and rows['mAP'].notna().any() else 'R1'
+    if metric not in rows: return runs
+    means = rows.dropna(subset=[metric]).groupby(['run', 'dataset', 'variant'], sort=False)[metric].mean().reset_index()
+    best = means.loc[means.groupby('run')[metric].idxmax()].set_index('run')
+    texts = [f"{best[metric][run]:.1f} {best.variant[run]}" if run in best.index else '' for run in runs.run]
+    return runs.drop(columns=['time', 'commit', 'notebook']).assign(**{f'best {metric}': texts})
+
+
+def _where_smoke_is():
+    "Where the rows of smoke runs are, which no store has"
+    from reid_lab.experiments.kept_runs import smoke_folders
+    n = len(smoke_folders())
+    here = f' ({n} in runs/)' if n else ''
+    return ('Rows of preset=smoke are not stored, each run keeps its own: `reid_lab results table FOLDER` shows '
+            f'them{here}')
+
+
+def _own_rows(a, where):
+    "The rows of a store; where there is no store yet it says where smoke runs keep theirs"
+    from reid_lab.results.rows import load_results
+    try: return load_results(a.store, **where)
+    except FileNotFoundError as e:
+        if a.store != 'own': raise
+        raise FileNotFoundError(f'{e}. {_where_smoke_is()}') from None
+
+
+def _results_table(a, where):
+    "`reid_lab results table`"
+    from reid_lab.experiments.kept_runs import run_folders, side_of, stored_sides
+    from reid_lab.results.run_tables import compare_runs
+    check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
+    folders = [run for run in a.runs if run_folders(run)]
+    names = [run for run in a.runs if run not in folders]
+    if folders and where:
+        raise ValueError('--where chooses rows of a store, and folders of runs are given; leave it out')
+    sides = [side_of(folder) for folder in folders]
+    if names or not folders: sides += stored_sides(a.store, names, **where)
+    print(run_table_in(compare_runs(sides), form_of(a)))
+    return 0
+
+
 def _results(a):
     "`reid_lab results`"
     from reid_lab.experiments.params import parse_value
     from reid_lab.results.rows import load_results, publish, results_path, run_table
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
+    if a.action == 'table': return _results_table(a, where)
+    check_used(a, FORM_OPTIONS, 'is for `reid_lab results table`; leave it out')
     if a.action == 'list':
         check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
-        known = load_results(a.store, **where)
+        known = _own_rows(a, where)
         shown = known[known.run.isin(a.runs)] if a.runs else known
         if not len(shown): raise ValueError(_no_rows(a, load_results(a.store)))
-        print_table(run_table(shown))
+        print_table(_with_scores(run_table(shown), shown))
+        if a.store == 'own': print(_where_smoke_is())
         return 0
     rows = publish(a.runs, a.store, dirty=a.dirty, **where)
     def names(column): return ', '.join(dict.fromkeys(str(row[column]) for row in rows))
@@ -247,12 +294,14 @@ def _results(a):
 def add_results(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
     ) -> None:
     "Add `results` to the command line"
-    c = command('results', _results, 'list the runs of a store, or add rows of a run to our measurements')
-    c.add_argument('action', nargs='?', choices=('list', 'publish'), default='list', help='default: list')
+    c = command('results', _results,
+                'list the runs of a store, put scores of runs into a table, or add rows to our measurements')
+    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish'), default='list', help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
     c.add_argument('--store', default='own', help='own (default), measured, or a CSV file')
     c.add_argument('--where', action='append', metavar='NAME=VALUE',
                    help='only these rows: a column or parameter')
+    add_forms(c)
     c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #81c00be5

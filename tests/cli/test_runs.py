@@ -1,0 +1,137 @@
+"Scores of runs side by side, and BibTeX"
+import io
+import math
+import re
+
+import pandas as pd
+import pytest
+
+from reid_lab.cli.commands import main
+from reid_lab.experiments.kept_runs import side_of, stored_sides
+from reid_lab.experiments.run import start_run
+from reid_lab.results.citations import REFERENCES, Reference, bibtex
+from reid_lab.results.rows import append_results
+from reid_lab.results.run_tables import PAPER_OF, RunSide, compare_runs
+
+WHOLE = dict(query=dict(ids=750, images=3368, captions=0, cams=6),
+             gallery=dict(ids=751, images=19732, captions=0, cams=6))
+
+
+def run_in(folder, scores, notebook="run_dart3", dataset="world-smoke", method="Norm", **params):
+    with start_run(notebook, dict(preset="smoke", seed=0, **params), folder) as run:
+        for seed, score in scores.items():
+            run.record(dict(R1=score + 5, mAP=score), dataset=dataset, variant=method, seed=seed)
+    return str(folder)
+
+
+def rows(label, scores, **more):
+    row = dict(run=label, notebook="run_dart3", commit="a", preset="quick", split="test", parameters={}, stage="",
+               options={}, dataset="world-quick", method="Norm", variant="Norm") | more
+    return RunSide(label, pd.DataFrame([row | dict(seed=s, mAP=v, R1=v + 1) for s, v in scores.items()]))
+
+
+def test_seeds_that_match_are_paired_and_others_are_not():
+    base = rows("a", {0: 40., 1: 50., 2: 60.})
+    close = compare_runs([base, rows("b", {0: 41., 1: 51.2, 2: 60.9})]).lines.iloc[1]
+    assert close.paired and close.verdict == "higher" and math.isclose(close["diff"], 1.0333, abs_tol=1e-3)
+    far = compare_runs([base, rows("b", {7: 41., 8: 51.2, 9: 60.9})])
+    line = far.lines.iloc[1]
+    assert not line.paired and line.verdict == "not resolved" and line.low < -10 and line.high > 10
+    assert "share no seed on one World" in far.text() and "to a, unpaired" in far.text()
+    worlds = [rows(n, {0: 40., 1: 50.}, parameters=dict(world_seed=w)) for n, w in (("a", 1), ("b", 2))]
+    assert not compare_runs(worlds).lines.paired.iloc[1]      # the same seeds on other Worlds
+
+
+def test_other_starts_and_presets_are_said_and_not_resolved():
+    a, b = (rows(n, {0: 40., 1: 50., 2: 60.5}, parameters=dict(weights=w)) for n, w in (("a", "none"), ("b", "world")))
+    b.rows["mAP"] += [5., 5.1, 5.2]
+    line = compare_runs([a, b]).lines.iloc[1]
+    assert line.verdict == "not resolved" and "other starts" in line.note
+    preset = compare_runs([a, RunSide("c", a.rows.assign(preset="full", mAP=a.rows["mAP"] + 9))]).lines.iloc[1]
+    assert preset.verdict == "not resolved" and "other presets (quick; full)" in preset.note
+    params = [RunSide(n, a.rows, dict(lr=lr, seed=lr)) for n, lr in (("a", 1), ("b", 2))]
+    assert "b differs from a in its parameters: lr (1; 2)." in compare_runs(params).remarks
+
+
+def test_datasets_are_never_ranked_together():
+    table = compare_runs([rows("a", {0: 40., 1: 41.}), rows("b", {0: 90., 1: 91.}, dataset="market1501")])
+    bold = re.findall(r"\*\*([\d.]+) ± [\d.]+\*\*", table.formatted("md"))
+    assert "40.5" in bold and "90.5" in bold and table.lines.difference.tolist() == ["", ""]
+    half = dict(query=WHOLE["query"] | dict(images=9), gallery=WHOLE["gallery"])
+    sides = dict(a=WHOLE, b=half)
+    sets = [rows(n, {0: 40.}, dataset="market1501", parameters=dict(test_set=t)) for n, t in sides.items()]
+    names = compare_runs(sets).lines.dataset.tolist()
+    assert names == ["market1501 (3368 in 19732 images)", "market1501 (9 in 19732 images)"]
+
+
+def test_published_rows_are_of_the_same_test_set_and_in_a_table_of_their_own():
+    whole = compare_runs([rows("a", {0: 40.}, dataset="market1501", parameters=dict(test_set=WHOLE))])
+    assert set(whole.published.dataset) == {"Market-1501"} and len(whole.published) > 3
+    assert whole.formatted("latex").count(r"\begin{tabular}") == 2 and "published on the same test set" in whole.text()
+    assert compare_runs([rows("a", {0: 40.})]).published is None
+    assert compare_runs([rows("a", {0: 40.}, dataset="market1501")]).published is None   # what was scored is not known
+
+
+def test_names_from_data_are_escaped():
+    odd = r"50 % of R_1 & {x} \a ~ ^ <b>"
+    table = compare_runs([rows("a_b", {0: 40.}, method=odd, variant=odd), rows("c", {0: 41.})])
+    latex = table.formatted("latex")
+    assert r"50 \% of R\_1 \& \{x\} \textbackslash{}a \textasciitilde{} \textasciicircum{} \textless{}b" in latex
+    assert "&lt;b&gt;" in table.formatted("html") and "<b>" not in table.formatted("md") and r"a\_b" in latex
+
+
+def test_compare_takes_folders_of_runs(tmp_path, capsys):
+    a, b = run_in(tmp_path/"a", {0: 40., 1: 42.}), run_in(tmp_path/"b", {0: 41., 1: 43.2})
+    assert main(["compare", a, f"mine={b}"]) == 0
+    text = capsys.readouterr().out
+    assert "+1.1 [" in text and "to a" in text and "mine" in text and "test of plumbing" in text
+    assert max(map(len, text.split("\n\n")[0].splitlines())) <= 100
+    assert main(["compare", a, b, "--csv"]) == 0
+    frame = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    assert frame.mAP_mean.round(1).tolist() == [41., 42.1] and frame.against.tolist()[1] == "a"
+    assert main(["compare", a, b, "--out", str(tmp_path/"t.tex")]) == 0 and "tabular" in (tmp_path/"t.tex").read_text()
+    capsys.readouterr()
+    assert main(["compare", a, b, "--fuse"]) == 2 and "is for features and models" in capsys.readouterr().err
+    assert main(["compare", a, a]) == 2 and "two runs are called 'a'" in capsys.readouterr().err
+
+
+def test_unfinished_runs_are_refused_and_sweeps_are_one_side(tmp_path):
+    run_in(tmp_path/"sweep"/"0", {0: 40.})
+    run_in(tmp_path/"sweep"/"1", {1: 42.})
+    assert side_of(tmp_path/"sweep").rows.seed.tolist() == [0, 1]
+    run = start_run("run_dart3", dict(preset="smoke", seed=0), tmp_path/"open")
+    with pytest.raises(ValueError, match="is not finished"): side_of(tmp_path/"open")
+    run.end("interrupted")
+    with pytest.raises(FileNotFoundError, match="is no folder of a run"): side_of(tmp_path/"sweep"/"0"/"x")
+
+
+def stored(run, seed, lr=1, **more):
+    return dict(run=run, time=f"2026-01-0{seed + 1}", notebook="own", preset="quick", seed=seed, variant="Norm",
+                dataset="world-quick", split="test", parameters=dict(lr=lr),
+                metrics=dict(R1=40. + seed, mAP=30.)) | more
+
+
+def test_the_table_of_a_store_joins_what_differs_in_the_seed_alone(tmp_path, capsys, monkeypatch):
+    store = tmp_path/"own.csv"
+    append_results([stored("a", 0), stored("b", 1), stored("c", 0, lr=2)], store)
+    assert [side.label for side in stored_sides(store)] == ["a (+1)", "c"]
+    assert main(["results", "table", "--store", str(store), "--markdown"]) == 0
+    assert "40.5 ± 0.7" in capsys.readouterr().out
+    assert main(["results", "--store", str(store)]) == 0
+    assert "30.0 Norm" in capsys.readouterr().out
+    assert main(["results", "--store", str(store), "--latex"]) == 2 and "results table" in capsys.readouterr().err
+    monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"none.csv"))
+    assert main(["results"]) == 2 and "Rows of preset=smoke are not stored" in capsys.readouterr().err
+
+
+def test_bibtex(tmp_path, capsys):
+    run = run_in(tmp_path/"a", {0: 40.}, "run_camel")
+    assert main(["cite", run]) == 0
+    text = capsys.readouterr().out
+    assert "@article{camel," in text and "Yu, Hang and Wen, Jiahao and Zheng, Zhedong" in text and "@software" in text
+    assert main(["cite", "dart3"]) == 0 and "DART3" in capsys.readouterr().out
+    assert main(["cite"]) == 0 and capsys.readouterr().out.count("@") == 1
+    assert main(["cite", "camle"]) == 2 and "Did you mean 'camel'" in capsys.readouterr().err
+    assert set(PAPER_OF.values()) == set(REFERENCES) and "doi" not in bibtex(REFERENCES).lower()
+    entry = Reference("x", "50 % of R_1", ("A, B",)).bibtex()
+    assert entry == "@misc{x,\n  title     = {{50 \\% of R\\_1}},\n  author    = {A, B}\n}"
