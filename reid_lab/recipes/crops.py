@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -820,7 +820,7 @@ def _takes_files(function:_Function) -> _Function:
                         f"{'it goes' if len(single) == 1 else 'they go'} with the next release", DeprecationWarning)
             model = ModelFiles(model, **single)
         return function(features, what, k, model, threshold, **options)
-    return call
+    return cast(_Function, call)
 
 
 @_takes_files

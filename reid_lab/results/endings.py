@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
+from typing import cast
 
 from ..core.reporting import printable
 from .conclusions import SCORE, comparisons, conclusions, is_world_row, recorded_row
@@ -81,7 +82,7 @@ class RunEnd:
 
     def as_dict(self) -> dict: # For `from_dict`
         "What JSON can hold"
-        return json_values(asdict(self))
+        return cast(dict, json_values(asdict(self)))
 
     @classmethod
     def from_dict(cls, kept:dict, # Of `as_dict`
