@@ -71,6 +71,19 @@ def _settle(fig):
     fig.set_layout_engine('none') # a second drawing would move things by fractions of a pixel
 
 
+def _white(few, drawn):
+    "The picture of few colours, pure white where the drawn one is: paper is white, and a mean of pale greys is not"
+    white = (np.asarray(drawn) == 255).all(2)
+    if not white.any(): return few
+    colours, places = np.array(few.getpalette()).reshape(-1, 3), np.array(few)
+    paper = int(np.bincount(places[white]).argmax())   # the colour that most of the paper got
+    colours[paper] = 255
+    places[white] = paper
+    mended = Image.fromarray(places, 'P')
+    mended.putpalette(colours.astype(np.uint8).tobytes())
+    return mended
+
+
 class PaperFigure(Figure):
     "A figure that shows itself in a notebook and belongs to no global list"
     photo = False # Show as JPEG
@@ -137,19 +150,6 @@ def _light(fig, dpi):
         for im, pixels, interpolation in kept:
             im.set_data(pixels)
             im.set_interpolation(interpolation)
-
-
-def _white(few, drawn):
-    "The picture of few colours, pure white where the drawn one is: paper is white, and a mean of pale greys is not"
-    white = (np.asarray(drawn) == 255).all(2)
-    if not white.any(): return few
-    colours, places = np.array(few.getpalette()).reshape(-1, 3), np.array(few)
-    paper = int(np.bincount(places[white]).argmax())   # the colour that most of the paper got
-    colours[paper] = 255
-    places[white] = paper
-    mended = Image.fromarray(places, 'P')
-    mended.putpalette(colours.astype(np.uint8).tobytes())
-    return mended
 
 
 def _shrink_png(path, dpi):
