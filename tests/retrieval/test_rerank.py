@@ -6,7 +6,7 @@ import torch
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import rank
-from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
+from reid_lab.retrieval.rerank import MatchBatches, rerank_itm, rerank_k_reciprocal
 from reid_lab.retrieval.scores import EmbeddingScores, MatrixScores
 
 
@@ -29,7 +29,7 @@ def test_itm_in_pieces_is_itm_at_once(people):
     noise = np.random.default_rng(5).normal(size=(30, 200))
     itm = lambda a, b: torch.from_numpy((q.pid[a] == g.pid[b]) + noise[a, b])
     texts = Embeddings(q.emb, q.pid)
-    whole = rerank_itm(texts, g, itm, k_test=20, pairs_per_call=10**9)
+    whole = rerank_itm(texts, g, itm, k_test=20, batches=MatchBatches(10**9))
     full = whole.block(0, 30).numpy()
     # the definition, with matrices
     cos = EmbeddingScores(q.emb, g.emb).block(0, 30).double().numpy()
@@ -41,7 +41,7 @@ def test_itm_in_pieces_is_itm_at_once(people):
     assert full == pytest.approx(unit(m) + .002*unit(cos), abs=1e-6)
     want = metrics_from_similarity(full, q.pid, g.pid, scoring=Scoring(span=whole.span))
     for chunk in (1, 7, None):
-        pieces = rerank_itm(texts, g, itm, k_test=20, pairs_per_call=13, chunk=chunk)
+        pieces = rerank_itm(texts, g, itm, k_test=20, batches=MatchBatches(13, chunk))
         got = retrieval_metrics(texts, g, scores=pieces, scoring=Scoring(chunk=chunk))
         for k in want: assert got[k] == pytest.approx(want[k], abs=1e-4), k
     assert want["R1"] > retrieval_metrics(texts, g)["R1"]
@@ -117,3 +117,13 @@ def test_re_ranking_at_any_scale(people, distance, scale, dtype):
     logits = lambda s: rerank_itm(q, g, lambda i, j: s*np.sin(i + 3.*j), k_test=9).block(0, 20)
     torch.testing.assert_close(logits(1e300), logits(1.))
     torch.testing.assert_close(logits(1e-300), logits(1.))
+
+
+def test_itm_takes_single_settings_of_the_last_release(people):
+    q, g = people(5, 0), people(20, 1)
+    def matched(**how): return rerank_itm(q, g, lambda i, j: np.sin(i + 3.*j), k_test=9, **how).block(0, 5)
+    with pytest.warns(DeprecationWarning, match=r"batches=MatchBatches\(pairs=..., queries") as caught:
+        old = matched(pairs_per_call=4, chunk=2)
+    assert caught[0].filename == __file__ and torch.equal(old, matched(batches=MatchBatches(4, 2)))
+    for wrong in (dict(pairs=0), dict(queries=0)):
+        with pytest.raises(ValueError, match="whole number of at least 1"): MatchBatches(**wrong)
