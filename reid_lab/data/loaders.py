@@ -32,7 +32,7 @@ from .augment import AUGMENT, to_pixels
 from .boxes import file_of
 from .images import DECODERS, RESAMPLING, ImageCache, read_sized
 from .table import JoinedReader, ReidTable
-from .text import Tokenizer, mask_each, mask_tokens, text_note
+from .text import Masking, Tokenizer, mask_each, mask_tokens, text_note
 from ..moved import forward
 
 # %% ../../nbs/01_data/50_loaders.ipynb #74ac055d
@@ -494,11 +494,13 @@ def share(self:Batches, rank:int, # Number of a process
 def masked_words(tokenizer:Tokenizer, # Of the model
     p:float=.25, # Share of words
     max_masks:int=10, # At most so many a caption
-    **how:object, # `pads`, `ngram` and `whole_words` of `mask_tokens`
+    **how:object, # `pads`, `ngram` and `whole_words` of `Masking`
     ) -> Callable:
     "An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`"
+    masking = Masking(p, max_masks, **how)
+
     def extra(batch, rng):
-        masked = mask_tokens(batch['tokens'], tokenizer, rng, p=p, max_masks=max_masks, **how)
+        masked = mask_tokens(batch['tokens'], tokenizer, rng, masking)
         batch['tokens_mlm'], batch['labels_mlm'] = masked
     return extra
 

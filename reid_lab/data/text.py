@@ -6,7 +6,7 @@
 __all__ = ['FORMS', 'FILE', 'SPECIAL', 'READ', 'UNKNOWN', 'CUT', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption',
            'Tokenizer', 'ClipBPE', 'WordPiece', 'load_tokenizer', 'TextReport', 'read_text', 'check_sentence',
            'text_note', 'UnreadText', 'one_note', 'notes_together', 'quick_rng', 'eda_count', 'replace_synonyms',
-           'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_words',
+           'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_words', 'Masking',
            'mask_tokens', 'mask_each']
 
 # %% ../../nbs/01_data/30_text.ipynb #724004e8
@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, check_number, warn_caller
+from ..core.basics import check_choice, check_number, check_whole, warn_caller
 from ..core.files import atomic_path
+from ..core.old_names import gathered
 
 # %% ../../nbs/01_data/30_text.ipynb #affa7fb0
 if TYPE_CHECKING:
@@ -748,26 +749,38 @@ def _replaced(ids, words, tok, rng): # (n,) -> (n,)
     return np.where(u < .8, tok.mask_id, np.where(u < .9, rng.choice(words, len(ids)), ids))
 
 
+@dataclass(frozen=True)
+class Masking:
+    "Which tokens `mask_tokens` selects"
+    p: float = .25 # Share of tokens (0.25 in the parent system, 0.20 in CAMeL's released code)
+    max_masks: int = 10 # Largest number per caption
+    ngram: float = .2 # Probability that a run of 2 or 3 tokens is masked
+    whole_words: bool = True # Extend to whole words
+    pads: bool = False # Count and select padding too (published code)
+
+    def __post_init__(self):
+        check_number('p', self.p, 0, 1)
+        check_whole('max_masks', self.max_masks, 0)
+        check_number('ngram', self.ngram, 0, 1)
+
+
+@gathered(masking=Masking)
 def mask_tokens(tokens:'torch.Tensor', # (B,L) LongTensor from `tok`
     tok:Tokenizer, # Of the model
     rng:np.random.Generator, # Such as `stream` makes
-    p:float=.25, # Share of tokens (0.25 in the parent system, 0.20 in CAMeL's released code)
-    max_masks:int=10, # Largest number per caption
-    ngram:float=.2, # Probability that a run of 2 or 3 tokens is masked
-    whole_words:bool=True, # Extend to whole words
-    pads:bool=False, # Count and select padding too (published code)
+    masking:Masking=Masking(), # Which tokens are selected
     ) -> tuple: # (B,L) masked tokens, (B,L) labels: the token where masked, else -100
     "Mask tokens for masked language modelling"
     import torch
     ids = tokens.numpy()
     B, L = ids.shape
-    runs = np.where(rng.random((B, L)) < ngram, rng.integers(2, 4, (B, L)), 1).tolist()
+    runs = np.where(rng.random((B, L)) < masking.ngram, rng.integers(2, 4, (B, L)), 1).tolist()
     order = rng.random((B, L)).argsort(1).tolist()
-    starts = _word_starts(ids, tok) if whole_words else [None]*B
+    starts = _word_starts(ids, tok) if masking.whole_words else [None]*B
     rows, columns = [], []
     for i, length in enumerate(tok.lengths(ids).tolist()):
-        size, last = (L, L) if pads else (length, length - 1)
-        count = min(max_masks, max(1, round(size*p)))
+        size, last = (L, L) if masking.pads else (length, length - 1)
+        count = min(masking.max_masks, max(1, round(size*masking.p)))
         chosen = _choose(_Row(order[i], runs[i], starts[i], length, last), count)
         rows += [i]*len(chosen)
         columns += chosen

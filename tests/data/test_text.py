@@ -18,6 +18,7 @@ from reid_lab.data.text import (
     STOP_WORDS,
     THESAURUS,
     ClipBPE,
+    Masking,
     UnreadText,
     WordPiece,
     clean_caption,
@@ -279,7 +280,7 @@ def test_mask_tokens_counts_and_labels(tok, captions):
     ids = tok(captions)
     before = ids.clone()
     for p, most in ((.25, 10), (.2, 10), (.25, 3)):
-        masked, labels = mask_tokens(ids, tok, stream(0, 'm'), p=p, max_masks=most)
+        masked, labels = mask_tokens(ids, tok, stream(0, 'm'), Masking(p, most))
         at = labels >= 0
         assert torch.equal(ids, before) and torch.equal(torch.where(at, labels, masked), ids)
         assert at.sum(1).tolist() == [min(most, max(1, round(n*p))) for n in tok.lengths(ids).tolist()]
@@ -300,7 +301,7 @@ def test_mask_shares(tok, captions):
 
 def test_pads_variant_counts_the_padded_length(bert):
     ids = bert(['a hat', 'a red coat'])
-    _, labels = mask_tokens(ids, bert, stream(0), pads=True)
+    _, labels = mask_tokens(ids, bert, stream(0), Masking(pads=True))
     assert (labels >= 0).sum(1).tolist() == [10, 10] and (labels == bert.pad_id).any()
 
 
@@ -310,12 +311,12 @@ def test_whole_words_stay_together(bert):
     n = int(bert.lengths(ids)[0])
     first = [i for i in range(1, n - 1) if bert.starts[ids[0, i]]]
     assert len(first) == 2 and n > 8
-    _, labels = mask_tokens(ids, bert, stream(0), p=1., max_masks=n - 2, ngram=0.)
+    _, labels = mask_tokens(ids, bert, stream(0), Masking(1., n - 2, 0.))
     assert ((labels >= 0).sum(1) == n - 2).all()
-    _, labels = mask_tokens(ids, bert, stream(0), p=.01, ngram=0., whole_words=False)
+    _, labels = mask_tokens(ids, bert, stream(0), Masking(.01, ngram=0., whole_words=False))
     starts = (labels >= 0).int().argmax(1)
     assert starts.unique().numel() > 5   # single tokens anywhere
-    _, labels = mask_tokens(ids, bert, stream(0), p=.01, ngram=0.)
+    _, labels = mask_tokens(ids, bert, stream(0), Masking(.01, ngram=0.))
     assert set((labels >= 0).int().argmax(1).tolist()) == set(first)   # a word is masked from its first piece
 
 
@@ -428,3 +429,13 @@ def test_parts_of_captions_warn_once_as_a_whole(clip, recwarn):
 @pytest.mark.parametrize("p", [-1, 2, float("nan"), "0.15"])
 def test_a_share_that_is_none_is_refused(clip, p):
     with pytest.raises(ValueError, match="p="): mask_each(clip(["a man"]), clip, np.random.default_rng(0), p)
+
+
+def test_masking_takes_single_settings_of_the_last_release(tok, captions):
+    ids, given = tok(captions[:9]), dict(p=.5, max_masks=4, ngram=0., whole_words=False, pads=True)
+    with pytest.warns(DeprecationWarning, match=r"masking=Masking\(p") as caught:
+        old = mask_tokens(ids, tok, stream(0), **given)
+    new = mask_tokens(ids, tok, stream(0), Masking(**given))
+    assert caught[0].filename == __file__ and all(map(torch.equal, old, new))
+    for name, wrong in (("p", 1.5), ("max_masks", -1), ("ngram", 2.)):
+        with pytest.raises(ValueError, match=f"{name}={wrong}"): Masking(**{name: wrong})

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from reid_lab.core.weight_files import load_weights, save_weights
-from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
+from reid_lab.data.text import ClipBPE, Masking, WordPiece, mask_tokens
 from reid_lab.losses import text as losses
 from reid_lab.models.cfam import (
     CFAM,
@@ -49,8 +49,8 @@ def build(losses=ALL, seed=0, tok=None, **kw):
 def make_batch(pid=(7, 8, 7, 9), tok=None):
     tok, pid = tok or pieces(), torch.tensor(pid)
     tokens = tok(WORDS)[:len(pid)]
-    rng, how = np.random.default_rng(0), dict(p=.15, max_masks=24, ngram=0., whole_words=False)
-    masked, labels = mask_tokens(tokens, tok, rng, **how)
+    rng, masking = np.random.default_rng(0), Masking(p=.15, max_masks=24, ngram=0., whole_words=False)
+    masked, labels = mask_tokens(tokens, tok, rng, masking)
     img = torch.rand(len(pid), 3, *SIZE, generator=torch.Generator().manual_seed(1))
     return dict(img=img, tokens=tokens, tokens_mlm=masked, labels_mlm=labels, pid=pid,
                 label=pid.unique(return_inverse=True)[1])

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from reid_lab.core.weight_files import load_weights, save_weights
-from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
+from reid_lab.data.text import ClipBPE, Masking, WordPiece, mask_tokens
 from reid_lab.losses import fuzzy, text as losses
 from reid_lab.models.cfan import ALPHA, CFAN, LOSSES, RELEASED_RATES, CrossFormer, cfan_b16, cfan_tiny, sigma_mlp
 from reid_lab.models.clip import CLIPPair, clip_b16, clip_tiny, strip
@@ -41,8 +41,8 @@ def build(losses=BOTH, seed=0, tok=None, **kw):
 def make_batch(pid=(7, 8, 7, 9), has=(True, True, True, True)):
     tok, pid = pieces(), torch.tensor(pid)
     tokens = tok(WORDS)[:len(pid)]
-    how = dict(p=.15, max_masks=24, ngram=0., whole_words=False)
-    masked, labels = mask_tokens(tokens, tok, np.random.default_rng(0), **how)
+    masking = Masking(p=.15, max_masks=24, ngram=0., whole_words=False)
+    masked, labels = mask_tokens(tokens, tok, np.random.default_rng(0), masking)
     g = torch.Generator().manual_seed(1)
     img, bridge = (torch.rand(len(pid), 3, *SIZE, generator=g) for _ in range(2))
     return dict(img=img, img_bridge=bridge, has_bridge=torch.tensor(has)[:len(pid)], tokens=tokens, tokens_mlm=masked,

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from helpers.irra import BIG, DIM, N_IDS, SIZE, SMALL, TOWERS, VOCAB, WORDS, Block, Released, container
 from torch import nn
 
-from reid_lab.data.text import ClipBPE, WordPiece, mask_tokens
+from reid_lab.data.text import ClipBPE, Masking, WordPiece, mask_tokens
 from reid_lab.losses import text as losses
 from reid_lab.models.clip import CLIPPair, ImplicitReasoning, irr_loss, masked_caption, strip
 from reid_lab.models.convert import convert_weights, inspect_weights, weights_text
@@ -189,8 +189,8 @@ def build(losses="sdm+id+irr", **kw):
 def make_batch(pid=(7, 8, 7, 9)):
     tok, pid = pieces(), torch.tensor(pid)
     tokens = tok(WORDS)
-    rng, how = np.random.default_rng(0), dict(p=.15, max_masks=24, ngram=0., whole_words=False)
-    masked, labels = mask_tokens(tokens, tok, rng, **how)
+    rng, masking = np.random.default_rng(0), Masking(p=.15, max_masks=24, ngram=0., whole_words=False)
+    masked, labels = mask_tokens(tokens, tok, rng, masking)
     img = torch.rand(4, 3, *SIZE, generator=torch.Generator().manual_seed(1))
     return dict(img=img, tokens=tokens, tokens_mlm=masked, labels_mlm=labels, pid=pid,
                 label=pid.unique(return_inverse=True)[1])
