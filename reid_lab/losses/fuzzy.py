@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['FLOOR', 'REDUCE', 'paired_cosine', 'width', 'token_membership', 'soft_and', 'weighted_similarity',
-           'fuzzy_similarities', 'fta', 'gate', 'bridged', 'cda_terms', 'cda']
+           'fuzzy_similarities', 'fta', 'gate', 'bridged', 'Alignment', 'cda_terms', 'cda']
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #d1a822ba
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-from ..core.basics import check_choice, unit_norm
+from ..core.basics import check_choice, check_number, unit_norm
+from ..core.old_names import gathered
 from .basics import same_id
 from .text import sdm_per_sample, sdm_rows
 
@@ -174,18 +175,29 @@ def bridged(txt:torch.Tensor, # (B,D) global features of captions
             + sdm_per_sample(ground.detach(), aerial, pid, tau, eps))
 
 # %% ../../nbs/02_losses/41_fuzzy.ipynb #0ea03eab
+@dataclass(frozen=True)
+class Alignment:
+    "Settings of context-aware dynamic alignment"
+    k: float = 1. # Steepness of the gate
+    tau: float = .02 # Temperature
+    eps: float = 1e-8 # Floor of the target distribution
+    alpha: float | None = None # In place of the gate, where there is a bridge
+    detach_alpha: bool = False # See `gate`
+
+    def __post_init__(self):
+        if self.alpha is not None: check_number('alpha', self.alpha, 0, 1)
+
+
+@gathered(alignment=Alignment)
 def cda_terms(txt:torch.Tensor, # (B,D) global features of captions
     aerial:torch.Tensor, # (B,D) of aerial images
     ground:torch.Tensor=None, # (B,D) of images from the ground; None: there are none
     pid:torch.Tensor=None, # (B,) identities; None: every row its own
     has:torch.Tensor=None, # (B,) bool, True where `ground` holds an image; None: everywhere
-    k:float=1., # Steepness of the gate
-    tau:float=.02, # Temperature
-    eps:float=1e-8, # Floor of the target distribution
-    alpha:float=None, # In place of the gate, where there is a bridge
-    detach_alpha:bool=False, # See `gate`
+    alignment:Alignment=Alignment(), # Gate, temperature and floor
     ) -> dict: # `alpha`, `direct`, `bridge`, `loss`, each (B,)
     "What each sample contributes to CDA"
+    tau, eps, alpha = alignment.tau, alignment.eps, alignment.alpha
     direct = sdm_per_sample(txt, aerial, pid, tau, eps)
     share, detour = torch.ones_like(direct), torch.zeros_like(direct)
     if has is None: has = torch.full((len(txt),), ground is not None, device=direct.device)
@@ -197,7 +209,7 @@ def cda_terms(txt:torch.Tensor, # (B,D) global features of captions
     if has.any():
         own_txt, own_aerial, own_ground = txt[has], aerial[has], ground[has]
         own_pid = None if pid is None else pid[has]
-        if alpha is None: trust = gate(own_txt, own_aerial, own_ground, k, detach_alpha)
+        if alpha is None: trust = gate(own_txt, own_aerial, own_ground, alignment.k, alignment.detach_alpha)
         else: trust = direct.new_full((len(own_txt),), float(alpha))
         share = share.masked_scatter(has, trust.to(share))
         bridge = bridged(own_txt, own_ground, own_aerial, own_pid, tau, eps)
@@ -205,13 +217,14 @@ def cda_terms(txt:torch.Tensor, # (B,D) global features of captions
     return dict(alpha=share, direct=direct, bridge=detour, loss=share*direct + (1 - share)*detour)
 
 
+@gathered(alignment=Alignment)
 def cda(txt:torch.Tensor, # (B,D) global features of captions
     aerial:torch.Tensor, # (B,D) of aerial images
     ground:torch.Tensor=None, # (B,D) of images from the ground; None: there are none
     pid:torch.Tensor=None, # (B,) identities; None: every row its own
     has:torch.Tensor=None, # (B,) bool, True where `ground` holds an image; None: everywhere
-    **how:Any, # `k`, `tau`, `eps`, `alpha`, `detach_alpha` of `cda_terms`
+    alignment:Alignment=Alignment(), # Gate, temperature and floor
     ) -> torch.Tensor: # scalar
     "Context-aware dynamic alignment, mean over the batch (CFAN, eq. 3)"
-    loss = cda_terms(txt, aerial, ground, pid, has, **how)['loss']
+    loss = cda_terms(txt, aerial, ground, pid, has, alignment)['loss']
     return loss.sum()/max(len(loss), 1)

@@ -187,8 +187,8 @@ def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses
     # The loss is that of the whole batch.
     img, txt, ground, has_bridge, pid = gathered(img, txt, ground, has_bridge, batch['pid'])
     if self.align:
-        out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has_bridge, k=self.k, tau=self.tau,
-                                              alpha=self.alpha, detach_alpha=self.detach_alpha)
+        alignment = fuzzy.Alignment(self.k, self.tau, alpha=self.alpha, detach_alpha=self.detach_alpha)
+        out[f'{self.align}_loss'] = fuzzy.cda(txt, img, ground, pid, has_bridge, alignment)
     if 'fta' in self.losses:
         fta = fuzzy.fta(img_parts, txt_parts, img, txt, img_sigma, txt_sigma, pid, self.tau,
                         membership=self.membership, reduce=self.reduce)
@@ -202,7 +202,8 @@ def gates(self:CFAN, batch:dict) -> dict: # `alpha`, `direct`, `bridge`, each (B
     "Share of the direct way and both losses of each sample of a batch"
     img, _, ground, has_bridge = self.views(batch)
     txt, _, _ = self.captions_of(batch)
-    terms = fuzzy.cda_terms(txt, img, ground, batch['pid'], has_bridge, self.k, self.tau, alpha=self.alpha)
+    alignment = fuzzy.Alignment(self.k, self.tau, alpha=self.alpha)
+    terms = fuzzy.cda_terms(txt, img, ground, batch['pid'], has_bridge, alignment)
     return {name: terms[name] for name in ('alpha', 'direct', 'bridge')}
 
 

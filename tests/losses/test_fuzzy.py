@@ -83,11 +83,11 @@ def draw(seed, B=5, K=3, D=4, form="paper", kind=torch.float64):
 def test_cda_vector(oracles, k):
     i, want = oracles["cfan_cda"]["inputs"], oracles["cfan_cda"]["expected"][f"k{k}"]
     T, A, G = (t64(i[n]) for n in "TAG")
-    how = dict(tau=i["tau"], eps=i["eps"])
+    how = Z.Alignment(k, i["tau"], i["eps"])
     close(Z.paired_cosine(T, A) - Z.paired_cosine(T, G), want["delta"])
-    got = Z.cda_terms(T, A, G, torch.tensor(i["pid"]), k=k, **how)
+    got = Z.cda_terms(T, A, G, torch.tensor(i["pid"]), alignment=how)
     for name in ("alpha", "direct", "bridge"): close(got[name], want[name])
-    close(Z.cda(T, A, G, torch.tensor(i["pid"]), k=k, **how), want["loss"])
+    close(Z.cda(T, A, G, torch.tensor(i["pid"]), alignment=how), want["loss"])
 
 
 def test_fta_vector(oracles):
@@ -155,11 +155,12 @@ def test_cda_naive(seed, has):
     want = dict(alpha=[1.]*5, bridge=[0.]*5, direct=direct)
     for n, i in enumerate(at): want["alpha"][i], want["bridge"][i] = alpha[n], bridge[n]
     got = Z.cda_terms(T, A, G.masked_fill(~torch.tensor(own)[:, None], torch.nan), pid,
-                      None if has is None else torch.tensor(has), k)
+                      None if has is None else torch.tensor(has), Z.Alignment(k))
     for name, v in want.items(): close(got[name], v, 1e-9)
     loss = [a*d + (1 - a)*b for a, d, b in zip(want["alpha"], direct, want["bridge"])]
     close(got["loss"], loss, 1e-9)
-    assert Z.cda(T, A, G, pid, None if has is None else torch.tensor(has), k=k).item() == pytest.approx(sum(loss)/5)
+    whole = Z.cda(T, A, G, pid, None if has is None else torch.tensor(has), Z.Alignment(k))
+    assert whole.item() == pytest.approx(sum(loss)/5)
 
 
 # --- what must hold ---------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def test_cda_naive(seed, has):
 def test_a_bridge_that_is_the_image_itself():
     "G = A: the gate is even, and the detour's second leg stops at the bridge"
     (_, _, T, A, _, _), pid = draw(1)
-    got = Z.cda_terms(T, A, A, pid, k=16.)
+    got = Z.cda_terms(T, A, A, pid, alignment=Z.Alignment(16.))
     assert torch.equal(got["alpha"], torch.full((5,), .5, dtype=torch.float64))
     close(got["bridge"], (losses.sdm_per_sample(T, A, pid) + losses.sdm_per_sample(A, A, pid)).tolist(), 1e-12)
 
@@ -178,7 +179,7 @@ def test_without_ground_images_cda_is_sdm():
     none = torch.zeros(5, dtype=torch.bool)
     nothing = torch.full_like(A, torch.nan)
     for got in (Z.cda(T, A, None, pid), Z.cda(T, A, nothing, pid, none), Z.cda(T, A, None, pid, none),
-                Z.cda(T, A, None, pid, alpha=0.)):
+                Z.cda(T, A, None, pid, alignment=Z.Alignment(alpha=0.))):
         assert torch.equal(got, want)
     got, plain = ([x.clone().requires_grad_() for x in (T, A)] for _ in range(2))
     Z.cda(*got, torch.full_like(A, torch.nan), pid, none).backward()
@@ -201,7 +202,7 @@ def test_a_fixed_alpha_is_one_of_the_two_losses_or_their_mixture():
     G = A.flip(1)
     both = [losses.sdm_per_sample(T, A, pid).mean(), Z.bridged(T, G, A, pid).mean()]
     for alpha, want in ((1., both[0]), (0., both[1]), (.25, .25*both[0] + .75*both[1])):
-        assert torch.allclose(Z.cda(T, A, G, pid, alpha=alpha), want, atol=1e-12)
+        assert torch.allclose(Z.cda(T, A, G, pid, alignment=Z.Alignment(alpha=alpha)), want, atol=1e-12)
 
 
 def test_the_bridge_gives_no_way_and_alpha_can_be_fixed():
@@ -214,7 +215,7 @@ def test_the_bridge_gives_no_way_and_alpha_can_be_fixed():
     grads = {}
     for stop in (False, True):
         t = T.clone().requires_grad_()
-        out = Z.cda_terms(t, A, G, pid, k=8., detach_alpha=stop)
+        out = Z.cda_terms(t, A, G, pid, alignment=Z.Alignment(8., detach_alpha=stop))
         out["loss"].mean().backward()
         grads[stop] = t.grad
         assert out["alpha"].requires_grad is not stop
@@ -229,7 +230,7 @@ def test_gradients_against_finite_differences(form):
     x, pid = draw(5, B=3, K=2, D=3, form=form)
     x = [v.requires_grad_() for v in x]
     assert torch.autograd.gradcheck(lambda *v: Z.fta(*v, pid[:3], .5, membership=form), x, eps=1e-6, atol=1e-5)
-    share = lambda t, a, g: Z.cda_terms(t, a, g, pid[:3], k=4., tau=.5)["alpha"]
+    share = lambda t, a, g: Z.cda_terms(t, a, g, pid[:3], alignment=Z.Alignment(4., .5))["alpha"]
     assert torch.autograd.gradcheck(share, x[2:4] + x[2:3])
 
 
@@ -331,3 +332,14 @@ def test_one_identity_has_an_even_target():
     (lambda x: Z.cda(x[2], x[3], x[3], None, torch.ones(4, dtype=torch.bool)), r"has is \(4,\)")])
 def test_wrong_arguments(call, message):
     with pytest.raises(ValueError, match=message): call(draw(0)[0])
+
+
+def test_single_settings_of_the_last_release():
+    (_, _, T, A, _, _), pid = draw(3)
+    given = dict(k=2., tau=.1, eps=1e-6, detach_alpha=True)
+    for function in (Z.cda, lambda *x, **how: Z.cda_terms(*x, **how)["loss"]):
+        with pytest.warns(DeprecationWarning, match=r"alignment=Alignment\(k"):
+            old = function(T, A, A.flip(1), pid, **given)
+        assert torch.equal(old, function(T, A, A.flip(1), pid, alignment=Z.Alignment(**given)))
+    with pytest.raises(TypeError, match="takes the record Alignment"): Z.cda(T, A, A, pid, None, 4.)
+    with pytest.raises(ValueError, match="alpha=2"): Z.Alignment(alpha=2)
