@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from timing import best  # noqa: E402
 
-from reid_lab.world.plan import PRESETS, TASKS, Options, Plan, text_groups, world_counts
+from reid_lab.world.plan import PRESETS, TASKS, CameraCounts, Options, Plan, text_groups, world_counts
 from reid_lab.world.render import pick_backend, reference_areas, render  # noqa: E402 - threads come before numpy
 from reid_lab.world.world import World
 
@@ -36,7 +36,8 @@ def rendering(people, repeat):
     print(f"{'backend':8} {'size':>9} {'samples':>7} {'ms/image':>9} {'images/s':>9}")
     for backend in dict.fromkeys(("numpy", pick_backend())):
         for size, n in (((64, 32), 2), ((128, 64), 2), ((384, 128), 1)):
-            items = Plan(text_groups(people, 3, 1, 1, people, 3, 16, 6), Options(size=size, supersample=n), 0).items
+            cameras = CameraCounts(16, 6)
+            items = Plan(text_groups(people, 3, 1, 1, people, 3, cameras), Options(size=size, supersample=n), 0).items
             draw(items, Options(size=size, supersample=n), backend)   # compile, paint the backgrounds
             blocks = [items[i:i + 12] for i in range(0, len(items) - 11, 12)]
             took = [best(lambda b=b: draw(b, Options(size=size, supersample=n), backend), repeat)
@@ -48,7 +49,7 @@ def rendering(people, repeat):
 def opening(people, repeat):
     "Build and open a small world"
     with tempfile.TemporaryDirectory() as cache:
-        w = World("quick", cache=cache, groups=text_groups(people, 3, 20, 20, 20, 3, 16, 6))
+        w = World("quick", cache=cache, groups=text_groups(people, 3, 20, 20, 20, 3, CameraCounts(16, 6)))
         start = time.perf_counter()
         n = len(w.table())
         took = time.perf_counter() - start
@@ -76,7 +77,7 @@ def presets(names, path):
             if preset in names: took, _ = seconds(preset, task=task)
             else:
                 if preset not in rate:
-                    some, of = seconds(preset, groups=text_groups(400, 3, 20, 20, 400, 3, 20, 6))
+                    some, of = seconds(preset, groups=text_groups(400, 3, 20, 20, 400, 3, CameraCounts(20, 6)))
                     rate[preset], sample = some/of, of
                 took, how = rate[preset]*n, f"from {sample} images"
             rows.append(dict(preset=preset, task=task, minutes=round(took/60, 2), cores=os.cpu_count(), how=how))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAN_VERSION', 'KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'sensor', 'SiteCamera', 'Scenario', 'Domain',
-           'make_camera', 'sample_shot', 'Group', 'Options', 'Wording', 'text_groups', 'reid_groups', 'aerial_groups',
-           'world_counts', 'Item', 'Plan']
+           'make_camera', 'sample_shot', 'Group', 'Options', 'Wording', 'CameraCounts', 'text_groups', 'reid_groups',
+           'aerial_groups', 'world_counts', 'Item', 'Plan']
 
 # %% ../../nbs/03_world/60_plan.ipynb #fddd6a43
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.basics import check_choice, stream
+from ..core.basics import check_choice, check_whole, stream
+from ..core.old_names import gathered
 from .bodies import Shot
 from .people import Person, change_accessories, random_skew, sample_people
 from .places import ISP, Camera, Occluder
@@ -225,18 +226,29 @@ class Wording:
     level:str = 'shot' # 'shot': visible attributes; 'identity': all attributes
 
 # %% ../../nbs/03_world/60_plan.ipynb #84906071
+@dataclass(frozen=True)
+class CameraCounts:
+    "Cameras of either domain of `text_groups`"
+    generated: int # Backgrounds of generated images
+    real: int # Real-like cameras, on three sites
+
+    def __post_init__(self):
+        check_whole('generated', self.generated, 1)
+        check_whole('real', self.real, 3)
+
+
+@gathered({'gen_cams': 'generated', 'cams': 'real'}, cameras=CameraCounts)
 def text_groups(train:int, # Identities of the generated training split
     shots:int, # Images of each
     val:int, # Identities for validation, in either domain
     test:int, # Identities for testing, in either domain
     tune:int, # Identities of the real-like training split
     tune_shots:int, # Images of a real-like test identity (at most 3 in the other splits)
-    gen_cams:int, # Backgrounds of generated images
-    cams:int, # Real-like cameras, on three sites
+    cameras:CameraCounts, # Backgrounds of generated images, and real-like cameras
     ) -> tuple[Group, ...]:
     "Generated training data and a real-like target, for text-to-image retrieval"
-    def generated(split, ids): return Group(split, 'generated', ids, shots, gen_cams)
-    def real(split, ids, shots): return Group(split, 'real-like', ids, shots, cams//3, sites=3, first_site=1)
+    def generated(split, ids): return Group(split, 'generated', ids, shots, cameras.generated)
+    def real(split, ids, shots): return Group(split, 'real-like', ids, shots, cameras.real//3, sites=3, first_site=1)
 
     few = min(3, tune_shots)
     return (generated('train', train), generated('val', val), generated('test', test),
@@ -278,19 +290,19 @@ def aerial_groups(train:int, # Training identities
 PRESETS:dict[str, dict] = { # preset -> options and, per task, groups
     'smoke': dict(
         options=Options(size=(64, 32)),
-        text=text_groups(train=200, shots=2, val=24, test=50, tune=48, tune_shots=4, gen_cams=16, cams=6),
+        text=text_groups(train=200, shots=2, val=24, test=50, tune=48, tune_shots=4, cameras=CameraCounts(16, 6)),
         reid=reid_groups(train=40, seen=3, unseen=2, test=30, per_cam=2),
         aerial=aerial_groups(train=60, aerial=2, ground=1, test=30, cams=3)),
     'quick': dict(
         options=Options(),
-        text=text_groups(train=2600, shots=3, val=150, test=400, tune=800, tune_shots=4, gen_cams=64,
-                         cams=15),
+        text=text_groups(train=2600, shots=3, val=150, test=400, tune=800, tune_shots=4,
+                         cameras=CameraCounts(64, 15)),
         reid=reid_groups(train=400, seen=5, unseen=4, test=250, per_cam=2),
         aerial=aerial_groups(train=800, aerial=3, ground=2, test=300, cams=6)),
     'full': dict(
         options=Options(size=(384, 128), supersample=1),
-        text=text_groups(train=20_000, shots=4, val=500, test=1000, tune=4000, tune_shots=4, gen_cams=200,
-                         cams=15),
+        text=text_groups(train=20_000, shots=4, val=500, test=1000, tune=4000, tune_shots=4,
+                         cameras=CameraCounts(200, 15)),
         reid=reid_groups(train=1500, seen=5, unseen=10, test=1000, per_cam=2),
         aerial=aerial_groups(train=3700, aerial=8, ground=3, test=1000, cams=8))}
 TASKS = ('text', 'reid', 'aerial')

@@ -11,10 +11,10 @@ import numpy as np
 from fault import bad, clutter, cut, empty, flip, interruption, killed, warned
 
 from reid_lab.world import world as module
-from reid_lab.world.plan import Group, text_groups
+from reid_lab.world.plan import CameraCounts, Group, text_groups
 from reid_lab.world.world import World
 
-TINY = dict(groups=text_groups(3, 2, 2, 2, 2, 2, 2, 3), size=(32, 16), supersample=1, backend="numpy")
+TINY = dict(groups=text_groups(3, 2, 2, 2, 2, 2, CameraCounts(2, 3)), size=(32, 16), supersample=1, backend="numpy")
 
 
 def _world(folder): return World("smoke", seed=5, cache=folder, n_jobs=1, **TINY)

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from reid_lab.world.places import ISP
-from reid_lab.world.plan import PLAN_VERSION, PRESETS, TASKS, Options, Plan, reid_groups, text_groups
+from reid_lab.world.plan import PLAN_VERSION, PRESETS, TASKS, CameraCounts, Options, Plan, reid_groups, text_groups
 
-FEW = text_groups(6, 2, 3, 4, 4, 3, 3, 3)
+FEW = text_groups(6, 2, 3, 4, 4, 3, CameraCounts(3, 3))
 OPTIONS = Options(size=(48, 24), supersample=1)
 
 
@@ -51,3 +51,11 @@ def test_another_plan_has_another_version():
         return hashlib.sha256(items.encode()).hexdigest()[:12]
     drawn = {name: sum_of(Plan(g, Options(), seed=3)) for name, g in groups.items()}
     assert drawn == PLANS.get(PLAN_VERSION), "the plan draws other numbers: raise PLAN_VERSION, and add its sums here"
+
+
+def test_groups_take_single_counts_of_the_last_release():
+    with pytest.warns(DeprecationWarning, match=r"cameras=CameraCounts\(generated=..., real") as caught:
+        old = text_groups(6, 2, 3, 4, 4, 3, gen_cams=3, cams=6)
+    assert caught[0].filename == __file__ and old == text_groups(6, 2, 3, 4, 4, 3, CameraCounts(3, 6))
+    with pytest.raises(TypeError, match="takes the record CameraCounts"): text_groups(6, 2, 3, 4, 4, 3, 3, 6)
+    with pytest.raises(ValueError, match="real=2"): CameraCounts(3, 2)

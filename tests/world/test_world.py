@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from reid_lab.world import world as world_module
-from reid_lab.world.plan import DOMAINS, PRESETS, Group, text_groups
+from reid_lab.world.plan import DOMAINS, PRESETS, CameraCounts, Group, text_groups
 from reid_lab.world.world import World, build_cache
 
-FEW = text_groups(6, 2, 3, 4, 4, 3, 3, 3)
+FEW = text_groups(6, 2, 3, 4, 4, 3, CameraCounts(3, 3))
 TINY = dict(groups=FEW, size=(48, 24), supersample=1)
 
 
