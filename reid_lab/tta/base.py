@@ -4,17 +4,20 @@
 
 # %% auto #0
 __all__ = ['Stream', 'FeatureStream', 'ImageStream', 'influential', 'restored', 'guarded', 'TTA', 'NoAdapt',
-           'warn_of_unknown_cameras', 'adapt_embeddings', 'adapt_images']
+           'warn_of_unknown_cameras', 'adapt_embeddings', 'Reading', 'adapt_images']
 
 # %% ../../nbs/10_tta/10_base.ipynb #dbd6cd86
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..core.basics import unit_norm, warn_caller
+from ..core.basics import check_choice, unit_norm, warn_caller
+from ..core.old_names import gathered
+from ..data.images import RESAMPLING
 from ..data.table import ReidTable
 from ..models.backbones import norm_gradients, norm_layers, norm_parameters
 from ..retrieval.embeddings import Embeddings, embed_images, encode_images, image_pixels
@@ -263,17 +266,27 @@ def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...
     return _both_adapted(method, q, g, method.adapt(FeatureStream(q), g))
 
 
+@dataclass(frozen=True)
+class Reading:
+    "How a model reads the images that it is adapted to; as it read the gallery, see `embed_images`"
+    cameras: bool = True # Give the model the cameras, if it takes them
+    resample: str | None = None # Filter that resizes images; None: that of the model
+
+    def __post_init__(self):
+        if self.resample is not None: check_choice('resample', self.resample, RESAMPLING)
+
+
+@gathered(reading=Reading)
 def adapt_images(method:TTA, # Any method
     model:nn.Module, # Has `raw_features`
     table:ReidTable, # Queries
     g:Embeddings, # Raw gallery features (`embed_images(model, gallery, encode='raw_features')`)
     raw:Embeddings | None=None, # Raw features of the queries, if known
     keep:bool=False, # Leave the adapted layers in the model
-    cameras:bool=True, # As `g` was made with, see `embed_images`
-    resample:str | None=None, # As `g` was made with, see `embed_images`
+    reading:Reading=Reading(), # How the queries are read: as `g` was
     ) -> tuple[Embeddings, Embeddings]: # Queries and gallery, to be ranked by Euclidean distance
     "Adapt a model to its queries"
     _is_method(method)
-    stream = ImageStream(model, table, raw, cameras, resample)
+    stream = ImageStream(model, table, raw, reading.cameras, reading.resample)
     warn_of_unknown_cameras(stream.q, g)
     return _both_adapted(method, stream.q, g, method.adapt(stream, g, keep))

@@ -9,7 +9,7 @@ from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.models.backbones import norm_layers
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.tta.base import ImageStream, NoAdapt, adapt_embeddings, adapt_images, guarded, influential
+from reid_lab.tta.base import ImageStream, NoAdapt, Reading, adapt_embeddings, adapt_images, guarded, influential
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3, Dart3Lite
 from reid_lab.tta.gradient import Temp, Tent
@@ -164,7 +164,17 @@ def test_adaptation_sees_each_query_with_its_own_camera(sided, method):
         assert (blind.raw_features() - own).norm(dim=1)[(cam == 2).numpy()].min() > 1e-2
     method.lr = 0.
     got, _ = adapt_images(method, model, queries, g)
-    bare, _ = adapt_images(method, model, queries, g, cameras=False)
+    bare, _ = adapt_images(method, model, queries, g, reading=Reading(cameras=False))
     want = method.normalise(own, method.norm.at) if isinstance(method, Dart3) and method.camera else unit_norm(own)
     if not (isinstance(method, Dart3) and method.camera): assert torch.allclose(got.emb, want.detach(), atol=1e-4)
     assert not torch.allclose(got.emb, bare.emb, atol=1e-3)
+
+
+def test_images_are_read_as_in_the_last_release(scene):
+    net, table, g = scene
+    with pytest.warns(DeprecationWarning, match=r"reading=Reading\(cameras=..., resample") as caught:
+        old = adapt_images(NoAdapt(), net, table, g, cameras=False, resample="bilinear")
+    new = adapt_images(NoAdapt(), net, table, g, reading=Reading(False, "bilinear"))
+    assert caught[0].filename == __file__ and torch.equal(old[0].emb, new[0].emb)
+    assert not torch.equal(new[0].emb, adapt_images(NoAdapt(), net, table, g)[0].emb)
+    with pytest.raises(ValueError, match="resample='nearest'"): Reading(resample="nearest")
