@@ -25,7 +25,7 @@ from reid_lab.figures.style import (
     text_width,
     wrap_text,
 )
-from .views import image_or_name
+from .views import ImagePlace, image_or_name
 
 # %% ../../nbs/11_figures/70_explain.ipynb #7e16dc22
 _WORD_SIZE, _WORD_LINE = 7.5, .34   # points; inches from line to line, bars included
@@ -155,9 +155,9 @@ def map_card(panels:Sequence[dict], # image, over: (H,W,3) or None; name, head, 
             x, y, believed = .03 + i*each, top + .16, p.get('believed', True)
             ax.text(x, y - .08, wrap_text(p['head'], each - .1, 6.5, 1), size=6.5, va='center',
                     parse_math=False)
-            image_or_name(ax, p.get('image'), p.get('name'), x, y, tw, th)
+            image_or_name(ax, p.get('image'), p.get('name'), ImagePlace(x, y, tw, th))
             if p.get('over') is None: continue
-            image_or_name(ax, p['over'], '', x + tw + .06, y, tw, th)
+            image_or_name(ax, p['over'], '', ImagePlace(x + tw + .06, y, tw, th))
             if not believed: ax.add_patch(_doubt(x + tw + .04, y - .02, tw + .04, th + .04))
             if p.get('curve'):
                 curve = _curve_axes(fig, x + 2*tw + .56, y + .02, max(.6, each - 2*tw - .74), th - .3)
@@ -193,7 +193,7 @@ def _draw_map_row(ax, x, y, name, panels, image_size):
     ax.text(x, y + th/2, lines, size=6.5, va='center', linespacing=1.1, parse_math=False)
     for j, panel in enumerate(panels):
         left = x + _MAP_NAMES + j*(tw + _MAP_GAP)
-        image_or_name(ax, panel.image, '', left, y, tw, th)
+        image_or_name(ax, panel.image, '', ImagePlace(left, y, tw, th))
         if not panel.believed: ax.add_patch(_doubt(left - .015, y - .015, tw + .03, th + .03, zorder=4))
         ax.text(left + tw/2, y + th + .075, panel.note, size=5.5, ha='center', va='center', parse_math=False,
                 color='#222222' if panel.believed else WRONG)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from helpers.figures import ODD, drawn
 
-from reid_lab.figures.charts import bars_paired, curves, learning_curves, masking_curves, read_log
+from reid_lab.figures.charts import AxisNames, bars_paired, curves, heat_map, learning_curves, masking_curves, read_log
 from reid_lab.results import comparisons
 
 
@@ -156,3 +156,11 @@ def test_the_name_of_repeats_in_the_last_release_is_taken_with_a_warning(runs):
     with pytest.warns(DeprecationWarning, match="of= is called repeats= now"):
         old = curves(runs, "n_masked", "R1", by="method", of="draws")
     assert old.picture() == curves(runs, "n_masked", "R1", by="method", repeats="draws").picture()
+
+
+def test_a_heat_map_takes_its_sides_as_the_last_release_did():
+    with pytest.warns(DeprecationWarning, match=r"sides=AxisNames\(columns=..., rows") as caught:
+        old = heat_map(pd.DataFrame([[1., 2.]]), xlabel="method", ylabel="regime")
+    new = heat_map(pd.DataFrame([[1., 2.]]), sides=AxisNames("method", "regime"))
+    for fig in (old, new): assert (fig.axes[0].get_xlabel(), fig.axes[0].get_ylabel()) == ("method", "regime")
+    assert caught[0].filename == __file__

@@ -239,3 +239,14 @@ def test_a_rounded_zero_has_no_sign():
     fig = charts.heat_map(pd.DataFrame([[-.01, 3.]]))
     assert [t.get_text() for t in fig.axes[0].texts] == ["0.0", "3.0"]
     assert "-0.0" not in to_markdown(pd.DataFrame(dict(a=[-.001])))
+
+
+def test_a_missing_image_is_placed_as_in_the_last_release():
+    def placed(*place, **how):
+        fig = views.message_card("none")
+        views.image_or_name(fig.axes[0], None, "a.jpg", *place, **how)
+        return fig.axes[0].patches[-1].get_bbox().bounds
+    with pytest.warns(DeprecationWarning, match=r"place=ImagePlace\(x") as caught:
+        old = placed(x=1.2, y=.3, w=.4, h=.8)
+    assert caught[0].filename == __file__ and old == placed(views.ImagePlace(1.2, .3, .4, .8))
+    with pytest.raises(TypeError, match="takes the record ImagePlace"): placed(1.2)

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reid_lab.results.comparisons import paired, paired_table, relative_to, smallest_effect, summarise
+from reid_lab.results.comparisons import Intervals, paired, paired_table, relative_to, smallest_effect, summarise
 from reid_lab.results.rows import Setting, settings_of
 from reid_lab.results.tables import to_markdown
 
@@ -104,7 +104,7 @@ def test_a_small_spread_is_taken_at_its_word():
 
 def test_bonferroni_is_wider():
     frame = rows(dict(a=[40., 42., 39.], b=[41., 44., 41.], c=[43., 44., 42.]))
-    plain, family = (paired_table(frame, "R1", "a", adjust=a) for a in ("none", "bonferroni"))
+    plain, family = (paired_table(frame, "R1", "a", intervals=Intervals(adjust=a)) for a in ("none", "bonferroni"))
     assert plain.variant.tolist() == ["b", "c"] and ((family.high - family.low) > (plain.high - plain.low)).all()
 
 
@@ -174,3 +174,14 @@ def test_conclusions_do_not_resolve_other_starts():
                  extra=dict(weights=r.parameters["weights"])) for r in started("world", "none").itertuples()]
     said = conclusions(map(recorded_row, rows))[1]
     assert said.startswith("No difference is resolved") and "other starts: a from world, b from none" in said
+
+
+def test_a_table_takes_single_settings_of_the_last_release():
+    frame = rows(dict(a=[40., 42., 39.], b=[41., 44., 41.], c=[43., 44., 42.]))
+    with pytest.warns(DeprecationWarning, match=r"intervals=Intervals\(level=..., adjust") as caught:
+        old = paired_table(frame, "R1", "a", level=.8, adjust="bonferroni")
+    assert caught[0].filename == __file__
+    pd.testing.assert_frame_equal(old, paired_table(frame, "R1", "a", intervals=Intervals(.8, "bonferroni")))
+    assert not old.equals(paired_table(frame, "R1", "a"))
+    for wrong, message in ((dict(level=95), "level=95"), (dict(adjust="holm"), "adjust='holm'")):
+        with pytest.raises(ValueError, match=message): Intervals(**wrong)
