@@ -319,6 +319,11 @@ class PairShares:
                 raise ValueError(f'{name} is {shape}, and {want} cameras are named; give one value a pair')
 
 
+def _matrix_room(cameras):
+    "Inches for the rows of a matrix: at least what the label beside them takes in two lines"
+    return max(.27*cameras, .68)
+
+
 @gathered(pairs=PairShares)
 def pair_matrix(pairs:PairShares, # Shares, and how they compare with chance
     chosen:Iterable[tuple[int, int]]=(), # Cells (row, column) with an outline
@@ -329,9 +334,11 @@ def pair_matrix(pairs:PairShares, # Shares, and how they compare with chance
     ) -> PaperFigure:
     "Shares of neighbours by camera, coloured by how they compare with chance"
     share, ratio = np.asarray(pairs.share, float), np.asarray(pairs.ratio, float)
-    high = .62 + .27*len(pairs.query)
-    if title: high += .2
+    rows = _matrix_room(len(pairs.query))
     with paper_style(column, width) as w, np.errstate(divide='ignore', invalid='ignore'):
+        head = wrap_text(title, .82*(w - .5), 7.5, 2) # bold is wider
+        high = .62 + rows
+        if title: high += .2 + .13*head.count('\n')
         fig = paper_figure(w, high, layout='constrained')
         ax = fig.subplots()
         shade = np.clip(np.log2(ratio), -3, 3)
@@ -344,8 +351,9 @@ def pair_matrix(pairs:PairShares, # Shares, and how they compare with chance
         if own: _own_counts(ax, *own)
         for side, names in ((ax.xaxis, pairs.gallery), (ax.yaxis, pairs.query)):
             side.set_ticks(range(len(names)), map(str, names))
-        ax.set(xlabel='camera of the neighbours', ylabel='camera of the query')
-        ax.set_title(literal(title), loc='left', size=7.5, weight='bold')
+        beside = 'camera of the query' if rows > 1 else 'camera of\nthe query'
+        ax.set(xlabel='camera of the neighbours', ylabel=beside)
+        ax.set_title(literal(head), loc='left', size=7.5, weight='bold')
         ax.tick_params(length=0)
         ax.grid(False)
         for side in ax.spines.values(): side.set_visible(False)

@@ -98,6 +98,13 @@ def failures():
     return [one]*3
 
 
+def pairs_of(n_cameras, **kw):
+    "As many cameras of queries as of the gallery, each asked for alike"
+    names = range(1, n_cameras + 1)
+    shares = np.full((n_cameras, n_cameras), 1/n_cameras)
+    return cameras.pair_matrix(cameras.PairShares(shares, n_cameras*shares, names, names), **kw)
+
+
 def camera_card():
     frame = per_camera(6)
     nmi = dict(camera=.42, chance=.05, identity=.8)
@@ -142,9 +149,9 @@ FIGURES = {
                                                              label=f"{WORLD},\nerrors at rank 1 (%)"),
     "nmi_bars": lambda: cameras.nmi_bars(pd.DataFrame(dict(method=METHODS, camera=.3, identity=.8, chance=.05)),
                                          label=WORLD),
-    "pair_matrix": lambda: cameras.pair_matrix(
-        cameras.PairShares(np.full((9, 9), .11), np.ones((9, 9)), range(1, 10), range(1, 10)),
-        title=f"{WORLD}: neighbours"),
+    "pair_matrix": lambda: pairs_of(9, title=f"{WORLD}: neighbours"),
+    **{f"pair_matrix, {n} cameras": lambda n=n: pairs_of(n, title=f"{LONG[:60]}: No adaptation") for n in (1, 2, 3, 4)},
+    "pair_matrix, one camera without a title": lambda: pairs_of(1),
     "camera_card": camera_card,
     "caption_board": lambda: captions.caption_board([(list(images(2)), [("coarse", LONG), ("fine", LONG*2)])]*2,
                                                     heads=["image one", "image two"]),
