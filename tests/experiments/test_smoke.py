@@ -10,6 +10,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.figures import Watched
 from helpers.notebooks import saved
 from nbclient import NotebookClient
 from papermill.exceptions import PapermillExecutionError
@@ -49,20 +50,14 @@ def own_results(tmp_path, monkeypatch):
     monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path / "runs.csv"))
 
 
-HELPERS = ROOT/"tests"/"helpers"
-
-
 @pytest.fixture(autouse=True)
 def texts_of_figures(tmp_path, monkeypatch):
-    "Every figure that an experiment exports keeps its texts on the canvas and apart"
-    found = tmp_path/"figure_faults.txt"
-    monkeypatch.setenv("FIGURE_FAULTS", str(found))
-    monkeypatch.setenv("FIGURE_HELPERS", str(HELPERS/"figures.py"))
-    path = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(HELPERS/"watch"), path])))
+    "Every figure that an experiment leaves was looked at: its texts are on the canvas and apart"
+    watched = Watched(tmp_path, monkeypatch)
     yield
-    lines = found.read_text("utf-8").splitlines() if found.exists() else []
-    assert [line for line in lines if not line.endswith(": 'looked at'")] == []
+    seen, left = watched.figures(), {path.stem for path in tmp_path.rglob("figures/*.png")}
+    assert left <= set(seen), f"not looked at: {sorted(left - set(seen))}"
+    assert {name: faults for name, faults in seen.items() if faults} == {}
 
 
 def smoke(name, study, tmp_path, **kw):

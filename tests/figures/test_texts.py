@@ -1,13 +1,15 @@
 "Texts of figures: none leaves its canvas, none lies over another"
 import ast
 import inspect
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.figures import text_faults
+from helpers.figures import Watched, text_faults
 from PIL import Image
 
 from reid_lab import figures
@@ -230,6 +232,21 @@ def test_a_label_that_is_longer_than_its_axis_is_found():
     fig = style.paper_figure(3., 1.5, layout="constrained")
     fig.subplots().set_ylabel("a text of the y axis that is longer than the figure is high")
     assert len(text_faults(fig)) == 1
+
+
+def test_a_program_that_is_watched_reports_each_figure_that_it_exports(tmp_path, monkeypatch):
+    "What tests of whole experiments rest on: nothing in the program asks for it"
+    watched = Watched(tmp_path, monkeypatch)
+    program = """
+from reid_lab.figures.style import export, paper_figure
+for name, at in (("good", .5), ("cut", 1.)):
+    fig = paper_figure(2., 1.)
+    fig.text(at, .5, "a label", ha="center")
+    export(fig, name, "figures")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+    assert {path.stem for path in tmp_path.glob("figures/*.png")} == {"good", "cut"}
+    assert watched.figures() == dict(good=[], cut=["'a label' leaves the canvas"])
 
 
 def test_pictures_are_on_pure_white(tmp_path):

@@ -1,5 +1,7 @@
 "Odd names, and the texts that a figure draws"
-
+import json
+import os
+from pathlib import Path
 
 ODD = ["_private", "$x$ of 50%", "a_b^2 $", r"\alpha $\beta$", "100% & #1 ~{}"]
 
@@ -61,3 +63,22 @@ def text_faults(fig):
             high = min(box_a.y1, box_b.y1) - max(box_a.y0, box_b.y0)
             if wide > 0 and high > 0: found.append(f"{a.get_text()!r} lies over {b.get_text()!r}")
     return found
+
+
+class Watched:
+    "Programs and kernels that a test starts look at every figure that they export (`watch/sitecustomize.py`)"
+    def __init__(self, folder, monkeypatch):
+        self.said = folder/"figures_looked_at.jsonl"
+        here = Path(__file__).resolve().parent
+        monkeypatch.setenv("FIGURE_FAULTS", str(self.said))
+        monkeypatch.setenv("FIGURE_HELPERS", str(here/"figures.py"))
+        others = os.environ.get("PYTHONPATH", "")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(here/"watch"), others])))
+
+    def figures(self):
+        "Name -> what is wrong with its texts, each time that it was exported"
+        found = {}
+        for line in self.said.read_text("utf-8").splitlines() if self.said.exists() else ():
+            one = json.loads(line)
+            found.setdefault(one["figure"], []).extend(one["faults"])
+        return found

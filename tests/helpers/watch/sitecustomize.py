@@ -1,8 +1,9 @@
 """Looks at every figure that a program exports; Python reads this file where its folder is on the path.
 
-What is wrong with the texts of a figure goes to the file that `FIGURE_FAULTS` names, a line each.
+Each figure, and what is wrong with its texts, goes to the file that `FIGURE_FAULTS` names, a line of JSON each.
 """
 import importlib.util
+import json
 import os
 import sys
 
@@ -33,7 +34,7 @@ def reporting(export):
         helpers = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(helpers)
         with open(os.environ["FIGURE_FAULTS"], "a", encoding="utf-8") as file:
-            for fault in ["looked at", *helpers.text_faults(fig)]: file.write(f"{name}: {fault!r}\n")
+            file.write(json.dumps(dict(figure=paths[0].stem, faults=helpers.text_faults(fig))) + "\n")
         return paths
     return exported
 
