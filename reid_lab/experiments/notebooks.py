@@ -47,6 +47,7 @@ from reid_lab.experiments.run import (
     run_folder,
 )
 from .terminal import near_path
+from ..results.endings import RunEnd, run_markdown
 from ..results.rows import json_values
 from ..training.options import Execution
 
@@ -505,6 +506,12 @@ class Finished:
         if any(row.get('method') == 'start' for row in self.metrics.get('rows', [])):   # it has rows of its own
             first = [row for row in first if row['variant'] == 'chance']
         return [*first, *self.rows]
+
+    def __repr__(self): return f'Finished({self.folder.name!r})'
+
+    def _repr_markdown_(self):
+        ending, status = self.metrics.get('ending'), self.metrics.get('status', 'finished')
+        return run_markdown(self.folder.name, status, len(self.rows), RunEnd.from_dict(ending) if ending else None)
 
 
 def _checked_parameters(source, given, defaults, execution):

@@ -33,7 +33,7 @@ from .execution import given_execution
 from .params import Params, notebook_parameters, params_hash
 from .places import shareable
 from ..results.conclusions import conclusions, notes, recorded_row
-from ..results.endings import Ending, RunEnd, run_end
+from ..results.endings import Ending, RunEnd, run_end, run_markdown
 from reid_lab.results.rows import (
     RESULT_COLUMNS,
     SETTING_FIELDS,
@@ -368,6 +368,10 @@ class Run:
         # a cell that is run again gives the name of this run to the next one
         self._unless_ended = weakref.finalize(self, mark_ended, self.folder, 'interrupted')
         self._unless_ended.atexit = False       # `_at_exit` knows why
+
+    def __repr__(self): return f'Run({self.folder.name!r}, {self.status!r})'
+
+    def _repr_markdown_(self): return run_markdown(self.folder.name, self.status, len(self.rows), self.ending)
 
     def __enter__(self): return self
 

@@ -11,9 +11,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 import reid_lab.experiments.run as runs
+from reid_lab.experiments.notebooks import Finished
 from reid_lab.experiments.run import RUN_FILE, environment, git_commit, start_run
+from reid_lab.results.endings import end_markdown
 from reid_lab.results.rows import load_results
 
 
@@ -29,6 +32,30 @@ def test_a_run_leaves_what_it_says(tmp_path):
     saved = json.loads((tmp_path/"r"/"metrics.json").read_text())
     assert saved["status"] == "finished" and [r["metrics"]["R1"] for r in saved["rows"]] == [50, 51]
     assert run.finish() == [] and len(load_results(tmp_path/"runs.csv")) == 2
+
+
+def shown(x):
+    "What a notebook shows of a value, as Markdown and as text"
+    data, _ = DisplayFormatter().format(x)
+    return data["text/markdown"], data["text/plain"]
+
+
+def test_a_run_shows_itself_in_a_notebook(tmp_path):
+    "While it runs, when it has failed and when it is finished; never its parameters, which may name folders"
+    run = start_run("run_demo", dict(preset="quick", seed=3, data_root=str(tmp_path)), tmp_path/"r",
+                    results=tmp_path/"runs.csv")
+    for variant, score in (("BoT", 50.), ("BoT + A", 53.)):
+        run.record(dict(mAP=score), dataset="world-quick", variant=variant, selection="none")
+    assert shown(run) == ("Run `r`: running, 2 rows.", "Run('r', 'running')")
+    run.finish()
+    markdown, text = shown(run)
+    assert markdown.startswith("Run `r`: finished, 2 rows.\n\n") and end_markdown(run.ending) in markdown
+    assert "53.0" in markdown and str(tmp_path) not in markdown + text
+    kept = Finished(tmp_path/"x.ipynb", run.folder, json.loads((tmp_path/"r"/"metrics.json").read_text()))
+    assert shown(kept) == (markdown, "Finished('r')")
+    failed = start_run("run_demo", {}, tmp_path/"f")
+    failed.end("failed: ValueError: no <b>image</b>")
+    assert "<b>" not in shown(failed)[0] and shown(failed)[0].startswith("Run `f`: failed: ValueError: no ")
 
 
 def test_result_rows_name_no_folder_of_the_machine(tmp_path):
