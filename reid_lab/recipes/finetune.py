@@ -456,7 +456,7 @@ class Gain(NamedTuple):
     people: int
     rounds: int
 
-    def __str__(self): return f'{self.mean:+z.1f} [{self.low:+z.1f}, {self.high:+z.1f}]'
+    def __str__(self): return f'{self.mean:+z.1f} [{self.low:+z.1f}, {self.high:+z.1f}] points'
 
     @property
     def verdict(self) -> str: # `higher`, `lower` or `not resolved`
@@ -541,7 +541,7 @@ def verdict(gain:Gain, # From `gain_of`
     plumbing:bool=False, # Of a run whose scores say nothing, see `plumbing_note`
     ) -> str:
     "A gain in a sentence"
-    text = f'Fine-tuned over its start on {gain.people} {whom}: {gain} mAP'
+    text = f'Fine-tuned over its start on {gain.people} {whom}: {gain} of mAP'
     if plumbing: return f'{text}, of a run that resolves nothing.'
     if gain.verdict == 'not resolved': return f'{text}, not resolved: these people do not show whether it helps.'
     return f"{text}, {gain.verdict} at 95 %."

@@ -66,5 +66,5 @@ def test_a_model_of_images_is_known_and_reads_no_captions():
 
 def test_a_run_of_plumbing_resolves_nothing():
     gain = Gain(4., 1., 7., 12, 3)
-    assert "higher at 95 %" in verdict(gain)
+    assert "12 held-out people: +4.0 [+1.0, +7.0] points of mAP, higher at 95 %" in verdict(gain)
     assert "higher" not in verdict(gain, plumbing=True) and "resolves nothing" in verdict(gain, plumbing=True)
