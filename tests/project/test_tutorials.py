@@ -22,6 +22,9 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)\n```$", re.M | re.S)
 
 # --- reading a tutorial -----------------------------------------------------------------------------------------------
 
+def read_json(path): return json.loads(path.read_text(encoding="utf-8"))
+
+
 def source(cell): return cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
 
 
@@ -162,6 +165,7 @@ class Copy:
             added = (found := lint(self.root)) and found - lint(ROOT)
             assert not added, "\n".join(sorted(added))
             assert " passed" in self.python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+        elif line.startswith("reid_lab "): self.python("-m", *line.split())
         else:
             first, *args = line.split()
             assert first == "python" and (self.root/args[0]).is_file(), f"no such command here: {line}"
@@ -223,6 +227,10 @@ from reid_lab.cli.commands import main
 main(['list', 'models', 'stripes_tiny'])""").splitlines()
     assert said[:3] == [str(copy.root/"reid_lab"/"__init__.py"), "True False tiny", "4"]
     assert said[3] == "stripes_tiny: PCB, ECCV 2018; tiny, reads images; needs n_ids"
+    runs = {run["notebook"]: run for run in map(read_json, copy.root.glob("runs/*/metrics.json"))}
+    assert {"run_dart3", "run_dmg"} == {*runs}
+    for run in runs.values():
+        assert run["status"] == "finished" and {row["extra"]["model"] for row in run["rows"]} == {"stripes_tiny"}
     page = (copy.root/"nbs"/"docs"/"00_architecture.ipynb").read_text(encoding="utf-8")
     assert "`bot`, `stripes`, `transreid`" in page          # in the order of their numbers
 
