@@ -35,6 +35,11 @@ def record(cells):
     return first.split(".")[0], lines, (first, last)
 
 
+def in_library(block, lines):
+    "(imports, record) of a registry in the library: an import beside the session's record, or a record of its own"
+    return (block, lines) if block.startswith("from ") else ("", block.splitlines())
+
+
 class Tutorial:
     "The cells of a tutorial and the steps under `## Into the library`"
     def __init__(self, name):
@@ -42,7 +47,7 @@ class Tutorial:
         self.steps = next(source(c) for c in self.cells if "## Into the library" in source(c))
         blocks = FENCE.findall(self.steps)
         self.title = next(t for kind, t in blocks if kind == "markdown")
-        self.default_exp, self.last, self.imports = [t for kind, t in blocks if kind == "python"]
+        self.default_exp, self.last, self.registered = [t for kind, t in blocks if kind == "python"]
         self.commands = next(t for kind, t in blocks if kind == "bash").splitlines()
         self.notebook = re.search(rf"Write `({PLACE})`", self.steps)[1]
         text = re.search(r"all cells of the sections (.*?) of this\s+tutorial", self.steps, re.S)[1]
@@ -195,7 +200,7 @@ def register(copy, path, imports, registry, lines):
         head = last[:-1].rstrip()
         rows[end - 1:end] = [*([head if head.endswith(",") else f"{head},"] if head else []), *lines, last[-1]]
         return "\n".join(rows)
-    copy.edit(path, add_import)
+    if imports: copy.edit(path, add_import)
     copy.edit(path, add_record)
 
 
@@ -206,7 +211,8 @@ def follow(name, root, tests):
     text = json.dumps(build(tutorial), indent=1, ensure_ascii=False)
     (copy.root/tutorial.notebook).write_text(text + "\n", encoding="utf-8")
     registry, lines, _ = tutorial.record()
-    register(copy, tutorial.registry, tutorial.imports, registry, lines)
+    imports, lines = in_library(tutorial.registered, lines)
+    register(copy, tutorial.registry, imports, registry, lines)
     for line in tutorial.commands: copy.command(line, tests)
     return tutorial, copy
 
@@ -227,6 +233,11 @@ from reid_lab.cli.commands import main
 main(['list', 'models', 'stripes_tiny'])""").splitlines()
     assert said[:3] == [str(copy.root/"reid_lab"/"__init__.py"), "True False tiny", "4"]
     assert said[3] == "stripes_tiny: PCB, ECCV 2018; tiny, reads images; needs n_ids"
+    copy.python("-c", """
+import sys
+from reid_lab.cli.commands import main
+main(['list', 'models'])
+assert 'torch' not in sys.modules""")
     runs = {run["notebook"]: run for run in map(read_json, copy.root.glob("runs/*/metrics.json"))}
     assert {"run_dart3", "run_dmg"} == {*runs}
     for run in runs.values():
@@ -259,7 +270,9 @@ def test_add_a_paper(tmp_path):
     before = copy.snapshot()
     for path, cells in page.files.items(): copy.write(path, cells)
     registry, lines, _ = record(page.cells)
-    for path, imports in page.edits.items(): register(copy, path, imports, registry, lines)
+    for path, block in page.edits.items():
+        imports, in_place = in_library(block, lines)
+        register(copy, path, imports, registry, in_place)
     tests = [f"tests/{n}.py" for n in ("models/test_cmpm", "models/test_zoo", "results/test_published",
                                        "project/test_layout", "project/test_readme", "experiments/test_smoke")]
     chosen = "cmpm or left_out or no_rule or every_module or up_to_date"
@@ -288,6 +301,12 @@ def assert_free(notebook, said, layout):
     assert Path(notebook).name not in {p.name for p in layout.library_notebooks()}
 
 
+def by_name(lines, module):
+    "The session's record with its constructor by module and name, as it stands in the library, on one line"
+    place = module.removeprefix("models.")
+    return re.sub(r"(\w+)=ModelInfo\((\w+),", rf"\1=ModelInfo('{place}:\2',", " ".join(" ".join(lines).split()))
+
+
 def below_nbs(path): return Path(path).relative_to("nbs")
 
 
@@ -306,7 +325,10 @@ def test_the_steps_can_be_read(name, layout):
     free = re.search(r"The number is free in the folder \(([^)]*)\)", t.steps)[1]
     assert_free(t.notebook, free, layout)
     module = t.default_exp.split()[-1]
-    assert layout.module_of(below_nbs(t.notebook)) == module and t.imports.startswith(f"from reid_lab.{module} import ")
+    assert layout.module_of(below_nbs(t.notebook)) == module
+    imports, _ = in_library(t.registered, lines)
+    if imports: assert imports.startswith(f"from reid_lab.{module} import ")
+    else: assert by_name(lines, module) == " ".join(t.registered.split())
     assert layout.order(below_nbs(t.notebook)) < layout.order(below_nbs(t.registry))
     assert f"lower than the {number(t.registry)} of" in t.steps
     heads = re.findall(r"^## (.+)", "\n".join(source(c) for c in t.cells if c["cell_type"] == "markdown"), re.M)
@@ -324,7 +346,9 @@ def test_the_files_of_a_paper_can_be_read(layout):
     said = re.findall(r"(\d\d) is free\s+\(([^)]*)\)", "\n".join(map(source, page.cells)))
     assert [int(n) for n, _ in said] == [number(f) for f in library]
     for f, (_, free) in zip(library, said): assert_free(f, free, layout)
-    registry, = page.edits
+    (registry, block), = page.edits.items()
+    _, lines, _ = record(page.cells)
+    assert by_name(lines, "models.cmpm") == " ".join(block.split())
     assert layout.order(below_nbs(library[0])) < layout.order(below_nbs(registry))
     kinds = {path: [kind for kind, _ in cells] for path, cells in page.files.items()}
     assert all(k[0] == "markdown" for f, k in kinds.items() if f.endswith(".ipynb"))
