@@ -295,7 +295,7 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     ) -> None:
     "Add `results` to the command line"
     c = command('results', _results,
-                'list the runs of a store, put scores of runs into a table, or add rows to our measurements')
+                'list runs, put their scores into a table, or add rows to our measurements')
     c.add_argument('action', nargs='?', choices=('list', 'table', 'publish'), default='list', help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
     c.add_argument('--store', default='own', help='own (default), measured, or a CSV file')

@@ -121,7 +121,11 @@ def test_a_model_without_text_answers_rows(features):
 
 
 def test_the_command_prints_its_address_and_ends_with_ctrl_c(features):
-    code = "import sys; from reid_lab.cli.commands import main; sys.exit(main(sys.argv[1:]))"
+    code = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)   # a shell's background job ignores it, and passes that on
+from reid_lab.cli.commands import main
+sys.exit(main(sys.argv[1:]))"""
     run = subprocess.Popen([sys.executable, "-c", code, "serve", str(features), "-k", "2"], stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True)
     address = run.stdout.readline().split()[-1]

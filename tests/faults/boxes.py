@@ -181,7 +181,7 @@ FAULTS = [
             margin=.1), "has no boxes"),
     bad("boxes: scores that are not there", "--min-score", _boxes(HEAD + "1,1,1,9,9\n", min_score=.5),
             "have no score"),
-    bad("boxes: tracklets of plain crops", "--tracklets mean", _plain_tracklets, "no column tracklet",
+    bad("boxes: tracklets of plain crops", "--tracklets mean", _plain_tracklets, "whose crops have no tracklets",
             "--boxes FILE"),
     bad("boxes: tracklets of boxes without ids", "--tracklets mean", _embedded(HEAD + "1,1,1,9,9\n", "--tracklets",
             "mean"),

@@ -368,7 +368,7 @@ FAULTS = [
     bad("local-dir: a pair without sizes", "open_clip_config.json without model_cfg", _pair_without_sizes,
         "has no model_cfg"),
     bad("export: another program's network", "bot_tiny for timm", lambda t: refused("weights", "export", "bot_tiny",
-        "--out", t/"x", "--format", "timm"), "no network of timm", "none of"),
+        "--out", t/"x", "--format", "timm"), "no network of timm", "no other format takes it either"),
     bad("export: no such format", "--format onxn", lambda t: refused("weights", "export", "clip_tiny", "--out", t/"x",
         "--format", "onxn"), "--format onxn is not known", "open_clip"),
     bad("export: a folder that holds something", "--out twice", lambda t: refused("weights", "export", "clip_tiny",

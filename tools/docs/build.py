@@ -6,7 +6,7 @@
 Nothing is executed and nothing is fetched. Directives (`#| export`) and hidden cells are left out; a link to a file
 that is not part of the site becomes its name. Warnings of Sphinx and broken links are errors. Two pages are made here:
 `map.html`, all notebooks with one line each, and `llms.txt`, the same for language models. Pages of datasets come
-from the registry (`dataset_pages.py`), alternative texts of pictures and the search from `texts.py`.
+from the registry (`dataset_pages.py`), alternative texts of pictures and the search from `page_texts.py`.
 """
 import argparse
 import ast
@@ -27,8 +27,8 @@ sys.path.insert(0, str(HERE))
 from dataset_pages import write_pages  # noqa: E402
 from experiment_pages import shown_first, studies_text  # noqa: E402
 from layout import library_notebooks, module_of  # noqa: E402 - a tool of this project
+from page_texts import pages_script, with_alt_texts  # noqa: E402
 from readme import source, title  # noqa: E402
-from texts import pages_script, with_alt_texts  # noqa: E402
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 HIDDEN = re.compile(r"^#\| *(hide|default_exp)", re.M)
