@@ -235,7 +235,7 @@ def test_searches_and_copies_from_a_disk(site):
         button.focus()
         button.click()
         page.wait_for_function("[...document.querySelectorAll('button.copy')].some(b => b.textContent === 'Copied')")
-    browser.close()
+        browser.close()
     assert asked == []
 
 
