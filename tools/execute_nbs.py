@@ -132,7 +132,8 @@ def main(argv=None):
     quiet = dict(TOKENIZERS_PARALLELISM="false", REID_LAB_QUIET="1")   # progress lines are not results
     for key, value in dict(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", IN_TEST="1", **quiet).items():
         os.environ.setdefault(key, value)
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # With another backend than the notebook's own no picture would be stored.
+    for name in ("PYTHONDONTWRITEBYTECODE", "MPLBACKEND"): os.environ.pop(name, None)
     failed = 0
     for path in [a.resolve() for a in args.notebooks] or library_notebooks():
         try:

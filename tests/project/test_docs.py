@@ -132,7 +132,7 @@ def test_bars_in_a_line_do_not_break_the_table(build):
 
 @pytest.fixture(scope="module")
 def texts(build):
-    return sys.modules["texts"]
+    return sys.modules["page_texts"]
 
 
 @pytest.mark.parametrize("source, about, said", [
