@@ -44,7 +44,7 @@ class Ending:
 
 # %% ../../nbs/04_results/60_endings.ipynb #83c6389a
 PLUMBING = 'preset=smoke is a test of plumbing: its scores say nothing'
-MOST = 12   # Lines of the table that a screen has room for
+MOST = 11   # Lines of the table that a screen has room for
 
 
 def _digits(metric, values):
