@@ -156,7 +156,7 @@ def _with_labels(text):
                   lambda found: f"{found[1]}=LABEL={found[2] or 'published'}", text)
 
 
-_OF_FEATURES = ('common', 'same_camera', 'fuse', 'json', 'figure', *_OF_MODELS)
+_OF_FEATURES = ('common', 'same_camera', 'fuse', 'json', 'figure', 'seed', *_OF_MODELS)
 
 
 def _compare_kept(a):

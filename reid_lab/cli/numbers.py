@@ -15,7 +15,7 @@ from pathlib import Path
 from .crops import check_known, check_rows, how_known
 from .options import COUNT, SEED, check_used, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
-from .runs import FORM_OPTIONS, add_forms, form_of, run_table_in
+from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #549edbce
 def _published(a):
@@ -255,14 +255,14 @@ def _own_rows(a, where):
 
 def _results_table(a, where):
     "`reid_lab results table`"
-    from reid_lab.experiments.kept_runs import run_folders, side_of, stored_sides
+    from reid_lab.experiments.kept_runs import stored_sides
     from reid_lab.results.run_tables import compare_runs
     check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
-    folders = [run for run in a.runs if run_folders(run)]
+    folders = [run for run in a.runs if are_runs([run])]
     names = [run for run in a.runs if run not in folders]
     if folders and where:
         raise ValueError('--where chooses rows of a store, and folders of runs are given; leave it out')
-    sides = [side_of(folder) for folder in folders]
+    sides = sides_of_runs(folders)
     if names or not folders: sides += stored_sides(a.store, names, **where)
     print(run_table_in(compare_runs(sides), form_of(a)))
     return 0

@@ -195,6 +195,8 @@ def reply_to(gallery:OpenGallery, # That is asked
                 return Reply(200, 'image/jpeg', gallery.picture(int(row)))
             return _reply(dict(error='no image'), 404)
     except (ValueError, TypeError) as e: return _reply(dict(error=str(e)), 400)
+    except OSError as e:    # a file of the features that is gone; its words name folders of this machine
+        return _reply(dict(error=f'a file of the gallery cannot be read ({type(e).__name__})'), 500)
     return _reply(dict(error='not found'), 404)
 
 # %% ../../nbs/16_cli/46_serve.ipynb #46e0000d
@@ -216,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, str(value))
         if found.status == 405: self.send_header('Allow', 'GET')
         self.end_headers()
-        self.wfile.write(found.body)
+        if self.command != 'HEAD': self.wfile.write(found.body)
 
     def do_GET(self):
         self.reply(self.server.answer(self.headers.get('Host', ''), self.path))
@@ -261,7 +263,9 @@ class GalleryServer(ThreadingHTTPServer):
         return reply_to(self.gallery, place, parts.query)
 
     def handle_error(self, request:object, client_address:object) -> None:
-        "A reader who went away is no error of the server"
+        "A reader who went away is no error of the server; everything else is one, and printed"
+        if isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)): return
+        super().handle_error(request, client_address)
 
 # %% ../../nbs/16_cli/46_serve.ipynb #46e00010
 def _open(a):

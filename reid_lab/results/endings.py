@@ -132,7 +132,7 @@ def _table_of(end, most):
     "The table as cells"
     searched = len({row.searched for row in end.rows}) > 1
     gains = not end.plumbing and any(row.gain for row in end.rows)
-    head = ['variant', *(['searched'] if searched else []), *end.metrics]
+    head = ['variant', *(['searched'] if searched else []), *map(printable, end.metrics)]
     if gains: head.append(f'gain in {end.metrics[0]} [95 %]')
     best = {metric: set() for metric in end.metrics}
     for metric in end.metrics:
@@ -220,7 +220,7 @@ def end_lines(end:RunEnd, # From `Run.finish`
         lines += _text_lines(table, n_texts, width, strong)
         if table.left_out: lines.append(f'and {table.left_out} more, in the file of rows')
     if end.sentence: lines += wrapped(end.sentence)
-    for note in end.notes: lines += note.split('\n') if '\n' in note else wrapped(note)
+    for note in end.notes: lines += printable(note, lines=True).split('\n') if '\n' in note else wrapped(note)
     return lines
 
 
@@ -272,8 +272,9 @@ def _known(values): return [value for value in values if value is not None and m
 
 def _end_row(label, rows, metrics, searched):
     "Mean and spread of the rows of one setting, one a seed"
-    of_seed = {row.get('seed', ''): row['metrics'] for row in rows}   # of a row that was recorded again, the last
-    values = {metric: _known(scores.get(metric) for scores in of_seed.values()) for metric in metrics}
+    # Of a row that was recorded again, the last; one seed on two Worlds is two rows.
+    of_draw = {(row.get('seed', ''), row.get('extra', {}).get('world_seed')): row['metrics'] for row in rows}
+    values = {metric: _known(scores.get(metric) for scores in of_draw.values()) for metric in metrics}
     means = {metric: fmean(found) for metric, found in values.items() if found}
     spread = {metric: stdev(found) for metric, found in values.items() if len(found) > 1}
     return EndRow(label, means, spread, searched=searched)

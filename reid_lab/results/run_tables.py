@@ -34,6 +34,7 @@ class RunSide:
     label: str                  # in tables
     rows: 'pd.DataFrame'        # as `load_results` gives them: metrics unfolded, with `parameters`
     params: dict = field(default_factory=dict)  # of the run
+    n_open: int = 0             # further runs of it that are not finished
 
     def __post_init__(self):
         if len(self.rows): return
@@ -96,12 +97,16 @@ class RunDifference:
     result: Paired
     to: str             # what it is compared with, as tables print it
     is_paired: bool     # same seeds, same Worlds
+    why_not: str = ''   # why the two are not compared alone; empty: they are
 
     def __str__(self):
         text = f'{self.result.diff:+.1f}'
         if math.isfinite(self.result.low): text += f' [{self.result.low:+.1f}, {self.result.high:+.1f}]'
-        text = re.sub(r'[+-](0\.0)\b', r'\1', text)
-        return f"{text} to {self.to}{'' if self.is_paired else ', unpaired'}"
+        text = re.sub(r'[+-](0\.0)\b', r'\1', text) + f' to {self.to}'
+        if not self.is_paired: text += ', unpaired'
+        elif self.result.unpaired:  # means of all rows stand beside a difference of some of them
+            text += f", {self.result.n} pair{'s'*(self.result.n != 1)} only"
+        return f'{text}; not resolved: {self.why_not}' if self.why_not else text
 
 
 def run_difference(a:'pd.DataFrame', # Rows of one setting, see `compare_runs`
@@ -116,11 +121,11 @@ def run_difference(a:'pd.DataFrame', # Rows of one setting, see `compare_runs`
     why = _why_not_alike(a, b)
     keys = ['seed', 'world']
     shared = a.merge(b, on=keys)
-    if not len(shared): return RunDifference(replace(_unpaired(a, b, metric, level), note=why), to, False)
+    if not len(shared): return RunDifference(replace(_unpaired(a, b, metric, level), note=why), to, False, why)
     sides = dict(a=a, b=b)
     both = pd.concat([f.assign(which=name) for name, f in sides.items()], ignore_index=True).drop(columns='preset')
     result = paired(both, metric, 'a', 'b', keys, 'which', level)
-    return RunDifference(replace(result, note=why or result.note), to, True)
+    return RunDifference(replace(result, note=why or result.note), to, True, why)
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #546d9f44
 _KEYS = ['dataset', 'split', 'stage']
@@ -225,6 +230,9 @@ def compare_runs(sides:Sequence[RunSide], # The first is what others are compare
     "Scores of runs side by side; lines of different datasets, splits and stages are never ranked together"
     import pandas as pd
     if not sides: raise ValueError('there is no run to compare; give at least one')
+    labels = [side.label for side in sides]
+    if twice := [label for i, label in enumerate(labels) if label in labels[:i]]:
+        raise ValueError(f'two runs are called {twice[0]!r}; name them, such as first=FOLDER')
     rows = pd.concat([_prepared(side, i) for i, side in enumerate(sides)], ignore_index=True)
     metrics = tuple(m for m in metrics if m in rows and rows[m].notna().any())
     if not metrics: raise ValueError(f'no run has one of the metrics {list(METRICS)}; name those that it has')
@@ -252,6 +260,8 @@ def run_remarks(sides:Sequence[RunSide], # As they are compared
     ) -> list: # Of sentences
     "How runs differ beside what is compared, and what their scores cannot say"
     first, out = sides[0], []
+    for side in sides:
+        if side.n_open: out.append(f'{side.label}: {side.n_open} of its runs not finished, and left out.')
     for side in sides[1:]:
         a, b = first.rows, side.rows
         if set(a.notebook) != set(b.notebook):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from reid_lab.cli.commands import main
-from reid_lab.experiments.kept_runs import side_of, stored_sides
+from reid_lab.experiments.kept_runs import sides_of, stored_sides
 from reid_lab.experiments.run import start_run
 from reid_lab.results.citations import REFERENCES, Reference, bibtex
 from reid_lab.results.rows import append_results
@@ -92,17 +92,46 @@ def test_compare_takes_folders_of_runs(tmp_path, capsys):
     assert main(["compare", a, b, "--out", str(tmp_path/"t.tex")]) == 0 and "tabular" in (tmp_path/"t.tex").read_text()
     capsys.readouterr()
     assert main(["compare", a, b, "--fuse"]) == 2 and "is for features and models" in capsys.readouterr().err
+    assert main(["compare", a, b, "--seed", "7"]) == 2 and "--seed is for features" in capsys.readouterr().err
     assert main(["compare", a, a]) == 2 and "two runs are called 'a'" in capsys.readouterr().err
 
 
 def test_unfinished_runs_are_refused_and_sweeps_are_one_side(tmp_path):
     run_in(tmp_path/"sweep"/"0", {0: 40.})
     run_in(tmp_path/"sweep"/"1", {1: 42.})
-    assert side_of(tmp_path/"sweep").rows.seed.tolist() == [0, 1]
+    (side,) = sides_of(tmp_path/"sweep")
+    assert side.rows.seed.tolist() == [0, 1] and side.n_open == 0
     run = start_run("run_dart3", dict(preset="smoke", seed=0), tmp_path/"open")
-    with pytest.raises(ValueError, match="is not finished"): side_of(tmp_path/"open")
+    with pytest.raises(ValueError, match="is not finished"): sides_of(tmp_path/"open")
     run.end("interrupted")
-    with pytest.raises(FileNotFoundError, match="is no folder of a run"): side_of(tmp_path/"sweep"/"0"/"x")
+    with pytest.raises(FileNotFoundError, match="is no folder of a run"): sides_of(tmp_path/"sweep"/"0"/"x")
+
+
+def test_a_sweep_over_a_parameter_is_a_side_a_value_and_open_runs_are_counted(tmp_path):
+    for at, (lr, seed, score) in enumerate([(.1, 0, 40.), (.1, 1, 42.), (.2, 0, 90.), (.2, 1, 92.)]):
+        run_in(tmp_path/"sweep"/str(at), {seed: score}, lr=lr)
+    start_run("run_dart3", dict(preset="smoke", seed=0, lr=.1), tmp_path/"sweep"/"open").end("interrupted")
+    sides = sides_of(tmp_path/"sweep")
+    found = [(side.label, len(side.rows), side.n_open) for side in sides]
+    assert found == [("sweep lr=0.1", 2, 1), ("sweep lr=0.2", 2, 0)]
+    table = compare_runs(sides)
+    assert table.lines.mAP_mean.tolist() == [41., 91.] and "sweep lr=0.1: 1 of its runs not finished" in table.text()
+
+
+def test_two_runs_of_one_name_are_refused_by_every_door(tmp_path, capsys):
+    one, other = run_in(tmp_path/"x"/"run", {0: 40.}), run_in(tmp_path/"y"/"run", {0: 90.})
+    for command in (["compare"], ["results", "table"]):
+        assert main([*command, one, other]) == 2
+        assert "two runs are called 'run'; name them, such as first=FOLDER" in capsys.readouterr().err
+        assert main([*command, f"first={one}", other]) == 0 and "first" in capsys.readouterr().out
+
+
+def test_a_difference_of_some_pairs_and_one_of_other_starts_say_so():
+    a, b = rows("a", {0: 40., 1: 50., 2: 60.}), rows("b", {2: 61., 3: 70., 4: 90.})
+    assert "+1.0 to a, 1 pair only" in compare_runs([a, b]).text()
+    starts = [rows(n, {0: 40., 1: 50. + x}, parameters=dict(weights=w))
+              for n, w, x in (("a", "none", 0), ("b", "world", .5))]
+    assert "not resolved: other starts" in compare_runs(starts).text()
 
 
 def stored(run, seed, lr=1, **more):

@@ -81,7 +81,7 @@ def test_images_are_made_anew_and_named_by_row(server, features):
                                    "image/..%2f..%2fsecret.png", "crops/0000_c1_0.png", "%00", "search/"])
 def test_nothing_else_is_found(server, place):
     status, _, body = ask(server, place)
-    assert status == 404 and b"not found" in body or b"no image" in body
+    assert status == 404 and (b"not found" in body or b"no image" in body)
 
 
 def test_a_path_that_leaves_the_folder_is_no_image(features):
