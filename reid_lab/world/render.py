@@ -9,7 +9,6 @@ __all__ = ['PAINTS', 'View', 'Figure', 'pick_backend', 'reference_areas', 'Rende
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import cos, sin
-from typing import NamedTuple
 import numpy as np
 from ..core.basics import check_choice
 from .bodies import Shot, build
@@ -261,27 +260,7 @@ _DETAIL_OF = (None, lambda lx, ly, lz, *a: _torso_at(*a), lambda lx, ly, lz, *a:
               lambda lx, ly, lz, bx, by, bz, opt: _shoe(lx, ly, lz, opt))
 
 # %% ../../nbs/03_world/50_render.ipynb #3adf9c79
-class _Hits(NamedTuple):
-    "What the samples of a window hit, `s` x `s` samples a pixel"
-    s: int
-    xs: np.ndarray              # (W*s,) of columns of samples on the image plane
-    ys: np.ndarray              # (H*s,) of rows
-    depth: np.ndarray           # (H*s,W*s)
-    ids: np.ndarray             # (H*s,W*s) number of the solid, or -1
-
-
-class _Looks(NamedTuple):
-    "What gives a hit its colour"
-    par: np.ndarray             # (solids,28) numbers of `Figure`
-    paints: np.ndarray          # (PAINTS,3) colours of what is painted on cloth and skin
-    opt: np.ndarray             # of `_options`
-    basis: np.ndarray           # of the person's view
-    tile: np.ndarray            # roughness of cloth
-
-
-def _shade_numpy(hits, looks): # -> rgb, share, part of pixels
-    s, xs, ys, depth, ids = hits
-    par, paints, opt, basis, tile = looks
+def _shade_numpy(s, depth, ids, xs, ys, par, paints, opt, basis, tile): # -> rgb, share, part of pixels of s x s samples
     rows, cols = len(ys)//s, len(xs)//s
     at = np.flatnonzero(ids >= 0)
     n, i, j = ids.ravel()[at], at//len(xs), at % len(xs)
@@ -310,20 +289,11 @@ def _shade_numpy(hits, looks): # -> rgb, share, part of pixels
     return rgb, share.reshape(rows, cols), part.reshape(rows, cols)
 
 # %% ../../nbs/03_world/50_render.ipynb #91a62eaf
-class _Backdrop(NamedTuple):
-    "What is seen behind a person"
-    ground: np.ndarray          # tile, (TEXELS,TEXELS,3)
-    wall: np.ndarray            # tile, likewise
-    means: np.ndarray           # (2,3) their mean colours
-    numbers: np.ndarray         # of `_background`
-
-
-def _background_numpy(rgb, share, xs, ys, world, backdrop):
+def _background_numpy(rgb, share, xs, ys, world, tiles, means, bg):
     "Add what the uncovered share of each pixel shows"
     at, flat = np.flatnonzero(share < 1.), rgb.reshape(-1, 3)
-    on_wall, row, col, shade, keep = _background(xs[at % len(xs)], ys[at//len(xs)], world, backdrop.numbers)
+    on_wall, row, col, shade, keep = _background(xs[at % len(xs)], ys[at//len(xs)], world, bg)
     shade = shade*(1. - share.ravel()[at])
-    tiles, means = (backdrop.ground, backdrop.wall), backdrop.means
     for k in (0, 1):
         w = np.flatnonzero(on_wall == k)
         if not len(w): continue
@@ -357,10 +327,10 @@ def _pattern_at(k, u, v, f):
     return _plain(u, v, f)
 
 
-def _detail_at(k, local, body, opt): # position in the solid, and on the body
-    if k == 1: return _torso_at(body[0], body[1], body[2], opt)
-    if k == 2: return _face_at(body[0], body[1], body[2], opt)
-    if k == 3: return _shoe(local[0], local[1], local[2], opt)
+def _detail_at(k, lx, ly, lz, bx, by, bz, opt):
+    if k == 1: return _torso_at(bx, by, bz, opt)
+    if k == 2: return _face_at(bx, by, bz, opt)
+    if k == 3: return _shoe(lx, ly, lz, opt)
     return 0, 1.
 
 # %% ../../nbs/03_world/50_render.ipynb #3ca401c1
@@ -371,9 +341,7 @@ def _row(a, i): # As a tuple: a view of an array would count references at every
             a[i, 22], a[i, 23], a[i, 24], a[i, 25], a[i, 26], a[i, 27])
 
 
-def _shade_loop(rgb, share, part, hits, looks, paint_part):
-    n, xs, ys, depth, ids = hits
-    par, paints, opt, basis, tile = looks
+def _shade_loop(rgb, share, part, n, depth, ids, xs, ys, par, paints, opt, basis, tile, paint_part):
     for row in range(len(rgb)):
         for col in range(rgb.shape[1]):
             red, green, blue, hits = 0., 0., 0., 0.
@@ -386,7 +354,7 @@ def _shade_loop(rgb, share, part, hits, looks, paint_part):
                     lx, ly, lz, bx, by, bz, light = _geometry(m, xs[j], ys[i], depth[i, j], basis)
                     u, v = lx*m[14], ly*m[15] + m[16]
                     mix, g = _pattern_at(int(m[17]), u, v, m[18])
-                    code, h = _detail_at(int(m[19]), (lx, ly, lz), (bx, by, bz), opt)
+                    code, h = _detail_at(int(m[19]), lx, ly, lz, bx, by, bz, opt)
                     rough = tile[_int(v*110.) & 255, _int((u + .37*p)*110.) & 255]
                     f = light*m[21]*(1. if code > 0 else g*h)*(1. + .22*basis[17]*(rough - .5))
                     if a == n//2 and b == n//2: part[row, col] = paint_part[code] if code > 0 else int(m[20])
@@ -397,8 +365,7 @@ def _shade_loop(rgb, share, part, hits, looks, paint_part):
             rgb[row, col, 0], rgb[row, col, 1], rgb[row, col, 2], share[row, col] = red, green, blue, hits
 
 
-def _background_loop(rgb, share, xs, ys, world, backdrop):
-    ground, wall, means, bg = backdrop
+def _background_loop(rgb, share, xs, ys, world, ground, wall, means, bg):
     for i in range(len(ys)):
         for j in range(len(xs)):
             if share[i, j] >= 1.: continue
@@ -437,37 +404,26 @@ def pick_backend(backend:str='auto') -> str: # 'numpy' or 'numba'
     return 'numpy'
 
 # %% ../../nbs/03_world/50_render.ipynb #68807934
-class _Raster(NamedTuple):
-    "A window of the image plane in pixels"
-    window: tuple               # x0, x1, y0, y1
-    size: tuple                 # (H,W) pixels
-    n: int                      # samples a pixel along each side
-
-    def grid(self, n): # -> (W*n,) columns, (H*n,) rows on the image plane
-        (x0, x1, y0, y1), (h, w) = self.window, self.size
-        return x0 + (np.arange(w*n) + .5)*((x1 - x0)/(w*n)), y1 - (np.arange(h*n) + .5)*((y1 - y0)/(h*n))
-
-
-def _pixels(fig, view, raster, person, sk, backend, backdrop=None):
-    "Colours (H,W,3), 0 to 1, and parts (H,W) of a raster"
-    (h, w), n = raster.size, raster.n
-    xs, ys = raster.grid(n)
+def _pixels(fig, view, window, size, n, person, sk, backend, scene=None):
+    "Colours (H,W,3), 0 to 1, and parts (H,W) of a window of the image plane, `n` x `n` samples a pixel"
+    (x0, x1, y0, y1), (h, w) = window, size
+    grid = lambda m: (x0 + (np.arange(w*m) + .5)*((x1 - x0)/(w*m)), y1 - (np.arange(h*m) + .5)*((y1 - y0)/(h*m)))
+    xs, ys = grid(n)
     quad, box = fig.quadratics(view.own), _pixel_box(fig.extents(view.own), xs, ys)
-    looks = _Looks(fig.par, _paints(person), _options(person, sk), view.basis, texture_noise(5, 7, 4))
+    rest = fig.par, _paints(person), _options(person, sk), view.basis, texture_noise(5, 7, 4)
     if backend == 'numba':
         trace, shade, back = _compiled()
         depth, ids = np.full((h*n, w*n), 1e9), np.full((h*n, w*n), -1, np.int64)
         rgb, share, part = np.zeros((h, w, 3)), np.zeros((h, w)), np.zeros((h, w), np.uint8)
         trace(quad, box, xs, ys, depth, ids)
-        shade(rgb, share, part, _Hits(n, xs, ys, depth, ids), looks, _PAINT_PART)
+        shade(rgb, share, part, n, depth, ids, xs, ys, *rest, _PAINT_PART)
     else:
         depth, ids = _trace_numpy(quad, box, xs, ys)
-        rgb, share, part = _shade_numpy(_Hits(n, xs, ys, depth, ids), looks)
-    rgb *= 1/n**2
-    share *= 1/n**2
-    if backdrop is None: return rgb, part
-    if backend == 'numba': back(rgb, share, *raster.grid(1), view.world.ravel(), backdrop)
-    else: _background_numpy(rgb, share, *raster.grid(1), view.world.ravel(), backdrop)
+        rgb, share, part = _shade_numpy(n, depth, ids, xs, ys, *rest)
+    rgb *= 1/n**2; share *= 1/n**2
+    if scene is None: return rgb, part
+    if backend == 'numba': back(rgb, share, *grid(1), view.world.ravel(), *scene)
+    else: _background_numpy(rgb, share, *grid(1), view.world.ravel(), scene[:2], *scene[2:])
     return rgb, part
 
 # %% ../../nbs/03_world/50_render.ipynb #8f8b73de
@@ -489,12 +445,12 @@ def _tiles(camera): # -> ground tile, wall tile, their mean colours
     return ground, wall, np.stack([ground.mean((0, 1)), wall.mean((0, 1))]).astype(float)
 
 
-def _scene(camera, shot, step): # -> _Backdrop
+def _scene(camera, shot, step): # -> ground tile, wall tile, their mean colours, numbers of `_background`
     (a, h), back = camera.light, camera.wall_distance + (4 if camera.wall == 'street' else 0)
     reach = min(.45, .16/max(np.tan(h), .25))
     bg = np.array([back, camera.wall_angle, *shot.offset[:2], shot.offset[2], -sin(a)*reach, -cos(a)*reach,
                    .05 + .3*reach*reach, -.8*sin(2*a)*reach, .62 - .3*camera.ambient, .96, .92 + .06*sin(h), step])
-    return _Backdrop(*_tiles(replace(camera, isp=ISP())), bg)
+    return *_tiles(replace(camera, isp=ISP())), bg
 
 # %% ../../nbs/03_world/50_render.ipynb #e2ac29e2
 def _occlude(rgb, parts, o): # In place
@@ -520,10 +476,10 @@ def reference_areas(person:Person, # Identity
     "Unoccluded area of each part in frontal view (and from behind for a backpack)"
     backend, areas = pick_backend(backend), np.zeros(len(PARTS))
     solids, sk = build(person)
-    fig, raster = Figure(solids), _Raster((-.62/12, .62/12, -1./12, 1.25/12), (90, 50), 1)
+    fig, window, size = Figure(solids), (-.62/12, .62/12, -1./12, 1.25/12), (90, 50)
     for yaw in (0., np.pi) if person.bag == 'backpack' else (0.,):
         view = View(Camera(elevation=.05, distance=12.), yaw, .5*person.height)
-        part = _pixels(fig, view, raster, person, sk, backend)[1]
+        part = _pixels(fig, view, window, size, 1, person, sk, backend)[1]
         areas = np.maximum(areas, np.bincount(part.ravel(), minlength=len(PARTS))*(1.24/50*2.25/90))
     return areas
 
@@ -549,9 +505,8 @@ def render(person:Person, # Identity
     solids, sk = build(person, shot)
     view = View(camera, shot.yaw, .5*person.height)
     fig = Figure(solids)
-    x0, x1, y0, y1 = _crop(fig.extents(view.own), shot, camera)
-    raster = _Raster((x0, x1, y0, y1), size, n)
-    rgb, part = _pixels(fig, view, raster, person, sk, backend, _scene(camera, shot, (y1 - y0)/h))
+    window = x0, x1, y0, y1 = _crop(fig.extents(view.own), shot, camera)
+    rgb, part = _pixels(fig, view, window, size, n, person, sk, backend, _scene(camera, shot, (y1 - y0)/h))
     if shot.occluder is not None: _occlude(rgb, part, shot.occluder)
     area = (x1 - x0)*(y1 - y0)/(h*w)*camera.distance**2
     counts = np.bincount(part.ravel(), minlength=len(PARTS))
