@@ -497,10 +497,10 @@ def masked_words(tokenizer:Tokenizer, # Of the model
     **how:object, # `pads`, `ngram` and `whole_words` of `Masking`
     ) -> Callable:
     "An extra for `Batches` that adds `tokens_mlm` and `labels_mlm`"
-    masking = Masking(p, max_masks, **how)
+    Masking(p, max_masks, **how)    # refuses what is out of range now, not at the first batch
 
     def extra(batch, rng):
-        masked = mask_tokens(batch['tokens'], tokenizer, rng, masking)
+        masked = mask_tokens(batch['tokens'], tokenizer, rng, Masking(p, max_masks, **how))
         batch['tokens_mlm'], batch['labels_mlm'] = masked
     return extra
 
