@@ -281,7 +281,12 @@ def _open(a):
 
 
 def _note_of_pictures(a, gallery):
-    "Where pictures are taken from, if the features alone say so"
+    "Where pictures are taken from, if the features alone say so; that there are none, if the first cannot be read"
+    try: gallery.picture(0)
+    except (ValueError, OSError):
+        print('the picture of the first image cannot be read, so the page may show none; --images FOLDER says where '
+              'pictures are', file=sys.stderr)
+        return
     if a.images or not gallery.folder: return
     place, own = Path(gallery.folder).expanduser().resolve(), own_folder(a.features).resolve()
     if place == own or own in place.parents: return

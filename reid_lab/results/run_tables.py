@@ -205,7 +205,8 @@ def _lines(group, sides, metrics, headline):
         result = found.result if found else None
         line |= dict(difference=str(found) if found else '', against=found.to if found else '')
         line |= dict(diff=result.diff if result else math.nan,
-                     low=result.low if result else math.nan, high=result.high if result else math.nan,
+                     **{side: getattr(result, side) if result and math.isfinite(result.low) else math.nan
+                        for side in ('low', 'high')},
                      paired=found.is_paired if found else None, verdict=result.verdict if result else '',
                      note=result.note if result else '')
         out.append(line)

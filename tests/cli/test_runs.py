@@ -89,6 +89,8 @@ def test_compare_takes_folders_of_runs(tmp_path, capsys):
     assert main(["compare", a, b, "--csv"]) == 0
     frame = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert frame.mAP_mean.round(1).tolist() == [41., 42.1] and frame.against.tolist()[1] == "a"
+    one = compare_runs([rows("a", {0: 40.}), rows("b", {0: 41.})]).lines.iloc[1]
+    assert one["diff"] == 1. and math.isnan(one.low) and math.isnan(one.high)     # one draw has no interval
     assert main(["compare", a, b, "--out", str(tmp_path/"t.tex")]) == 0 and "tabular" in (tmp_path/"t.tex").read_text()
     capsys.readouterr()
     assert main(["compare", a, b, "--fuse"]) == 2 and "is for features and models" in capsys.readouterr().err
