@@ -5,15 +5,22 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
 
     rl.World, rl.load_dataset, rl.ReidTable     images with identities, cameras and captions
     rl.create_model, rl.list_models             models, with the weights of the package or with your own
+    rl.train_reid, rl.train_text                a model trained on a table; rl.load_trained opens its folder
+    rl.Learner, rl.Plain, rl.Callback           the loop, a strategy to build on, and calls between its steps
+    rl.embed_images, rl.embed_texts             features of a table, rl.Embeddings, also of other programs
     rl.embed_crops, rl.search, rl.refine        features of a folder; sentences and crops in them, moved by marks
-    rl.Embeddings, rl.retrieval_metrics         features, also of other programs, and their scores
+    rl.retrieval_metrics, rl.rank               scores, and ranked lists
     rl.compare, rl.fuse                         models on the same queries, with paired intervals; their scores as one
     rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
-    rl.run                                      an experiment, as `reid_lab run` does it
+    rl.run, rl.sweep                            an experiment, as `reid_lab run` does it; many settings and seeds
+    rl.Params, rl.start_run                     an experiment of your own: its parameters and its record
+    rl.load_results, rl.paired_table            recorded rows, and their paired differences
+    rl.published_table                          what the papers print
 """
 from typing import TYPE_CHECKING
 
-from .moved import install
+from .core.help import install as explain_parameters
+from .moved import install as find_old_names
 
 if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
     from .analysis.bias.audit import bias_report
@@ -21,26 +28,43 @@ if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
     from .data.table import ReidTable
     from .datasets.registry import load_dataset
     from .experiments.notebooks import run_notebook as run
+    from .experiments.params import Params
+    from .experiments.run import start_run
+    from .experiments.sweep import sweep
     from .models.zoo import create_model, list_models
     from .recipes.compare import compare, fuse
     from .recipes.crops import embed_crops, search
-    from .retrieval.embeddings import Embeddings
+    from .recipes.reid import train_reid
+    from .recipes.text import train_text
+    from .results.comparisons import paired_table
+    from .results.published import published_table
+    from .results.rows import load_results
+    from .retrieval.embeddings import Embeddings, embed_images, embed_texts
     from .retrieval.metrics import retrieval_metrics
+    from .retrieval.ranking import rank
+    from .training.folder import load_trained
+    from .training.learner import Callback, Learner, Plain
     from .tta.base import adapt_embeddings
     from .world.world import World
 
 __version__ = "0.3.0"
-install()
+explain_parameters("reid_lab")
+find_old_names()
 
 _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="data.table", create_model="models.zoo",
-             list_models="models.zoo", embed_crops="recipes.crops", search="recipes.crops",
-             Embeddings="retrieval.embeddings", retrieval_metrics="retrieval.metrics", compare="recipes.compare",
-             fuse="recipes.compare", adapt_embeddings="tta.base", bias_report="analysis.bias.audit",
-             refine="analysis.refine", run="experiments.notebooks:run_notebook")
-__all__ = ["World", "load_dataset", "ReidTable", "create_model", "list_models", "embed_crops", "search", "Embeddings",
-           "retrieval_metrics", "compare", "fuse", "adapt_embeddings", "bias_report", "refine",
-           "run"]     # the names above, for type checkers, too
-
+             list_models="models.zoo", train_reid="recipes.reid", train_text="recipes.text",
+             load_trained="training.folder", Learner="training.learner", Plain="training.learner",
+             Callback="training.learner", embed_images="retrieval.embeddings", embed_texts="retrieval.embeddings",
+             Embeddings="retrieval.embeddings", embed_crops="recipes.crops", search="recipes.crops",
+             refine="analysis.refine", retrieval_metrics="retrieval.metrics", rank="retrieval.ranking",
+             compare="recipes.compare", fuse="recipes.compare", adapt_embeddings="tta.base",
+             bias_report="analysis.bias.audit", run="experiments.notebooks:run_notebook",
+             sweep="experiments.sweep", Params="experiments.params", start_run="experiments.run",
+             load_results="results.rows", paired_table="results.comparisons", published_table="results.published")
+__all__ = ["World", "load_dataset", "ReidTable", "create_model", "list_models", "train_reid", "train_text",
+           "load_trained", "Learner", "Plain", "Callback", "embed_images", "embed_texts", "Embeddings", "embed_crops",
+           "search", "refine", "retrieval_metrics", "rank", "compare", "fuse", "adapt_embeddings", "bias_report",
+           "run", "sweep", "Params", "start_run", "load_results", "paired_table", "published_table"]
 
 def __getattr__(name):
     "Load one of the names above"
@@ -49,17 +73,7 @@ def __getattr__(name):
     from importlib import import_module
     module, _, real = _HOME[name].partition(":")
     value = globals()[name] = getattr(import_module(f"reid_lab.{module}"), real or name)
-    _explain(value)
     return value
-
-
-def _explain(value):
-    "Let `help` show what the comments of a definition say of its arguments"
-    from fastcore.docments import docments
-    comments = docments(value.__init__ if isinstance(value, type) else value, returns=True)
-    if "return" in comments: comments["->"] = comments.pop("return")
-    lines = [f"    {name}: {' '.join(text.split())}" for name, text in comments.items() if text]
-    if lines and "\n" not in value.__doc__: value.__doc__ += "\n\n" + "\n".join(lines)
 
 
 def __dir__(): return sorted({*globals(), *__all__})

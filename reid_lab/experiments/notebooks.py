@@ -531,7 +531,8 @@ def run_notebook(name:Path | str, /, # Experiment (`camel`, `run_camel`) or path
     timeout:int | None=None, # Seconds a cell may take; None is no limit
     fresh:bool=False, # Run again what is finished in `out`, and replace it
     execution:Execution | str | None=None, # How it is executed; default: what `params` says
-    **more) -> Finished: # Further parameters; those named like an argument here go into `params`
+    **more, # Further parameters; those named like an argument here go into `params`
+    ) -> Finished:
     "Run an experiment notebook; unknown parameters and a missing `parameters` tag are errors"
     from reid_lab.core.basics import sensible_threads
     source, params = find_notebook(name), {**(params or {}), **more}

@@ -424,7 +424,8 @@ def record(self:Run, metrics:dict, # Name to number
     images_seen:int=0, # Training images, with repeats
     seed:int | None=None, # Default: the parameter of that name
     setting:Setting | str | None=None, # By whose fields rows are compared; None: they are read from labels
-    **extra) -> None: # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
+    **extra, # Further parameters of this row alone, and `test_set` (`reid_lab.results.published.scored_on`)
+    ) -> None:
     "Score something; may be called many times. A notebook's cell that is run again replaces its rows"
     check_choice('split', split, ['train', 'val', 'test'])
     metrics = metric_values(metrics)

@@ -413,7 +413,8 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
     fresh:bool=False, # Run again what is there already
     backend:str='', # Where: `loky`, `dask` or `slurm`, with options, see `read_backend`
     execution:Execution | str | None=None, # Handed to `job`, the backend excepted
-    **fixed) -> 'pd.DataFrame': # Parameters of every run
+    **fixed, # Parameters of every run
+    ) -> 'pd.DataFrame': # One row an outcome
     "Run every combination and seed, skip what is already there, return a frame"
     execution = given_execution('' if execution is None else execution)
     backend, options = read_backend(backend or execution.backend)

@@ -142,7 +142,8 @@ def curves(frame:pd.DataFrame, # Long frame, one row a run (or a logged step)
 def masking_curves(frame:pd.DataFrame, # Rows with `n_masked`, `method`, `dataset` and the metric
     metric:str='R1', # Column
     column:str='cvpr-full', # Key of `WIDTHS`
-    **kw) -> PaperFigure: # More for `curves`
+    **kw, # More for `curves`
+    ) -> PaperFigure:
     "A metric against the number of masked words, one line a method, one panel a dataset"
     settings = dict(column=column, xlabel='masked words', repeats='draws of words', zero=True)
     settings['ylabel'] = literal(f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)")

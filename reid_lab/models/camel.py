@@ -308,7 +308,8 @@ def camel_tiny(tokenizer:Tokenizer=None, # Object with `vocab_size`, `pad_id`, `
     dropout:float=0., # Dropout of text and cross encoder
     max_len:int=96, # Text positions
     weights:str | Path | dict=None, # None or 'none', 'world' (shipped, with its tokenizer), or a file of ours
-    **kw) -> CAMeL: # Arguments of `CAMeL`
+    **kw, # Arguments of `CAMeL`
+    ) -> CAMeL:
     "CAMeL for two CPU cores and 128x64 crops"
     pad = 0
     if tokenizer is not None:
@@ -385,7 +386,8 @@ def camel_base(tokenizer:Tokenizer=None, # Source of vocabulary size and padding
     text_weights:str | Path=None, # None or 'none'; a Hugging Face folder of BERT. Not read beside a whole checkpoint
     size:tuple[int, int]=(224, 224), # Input height and width
     dropout:float=.1, # Dropout of text and cross encoder
-    **kw) -> CAMeL: # Other arguments of `CAMeL`
+    **kw, # Other arguments of `CAMeL`
+    ) -> CAMeL:
     "CAMeL with BERT-base halves and SG-Former-S, or another image tower"
     pad = 0
     if tokenizer is not None: vocab_size, pad = tokenizer.vocab_size, tokenizer.pad_id

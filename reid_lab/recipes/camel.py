@@ -501,7 +501,8 @@ def run_variant(method:str='camel', # Key of `VARIANTS`
     world_seed:int=-1, # Which World; -1: that of the training seed
     device:str='', # In place of the preset's
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
-    **source) -> dict: # Other fields of `CamelSets` -> numbers only
+    **source, # Other fields of `CamelSets`
+    ) -> dict: # Numbers only
     "`run_phases` from names and numbers, for sweeps"
     train, meta = tuple((train or {}).items()), tuple((meta or {}).items())
     config = Config(method, preset, seed, train, meta, model, weights, device)
@@ -551,7 +552,8 @@ def run_masking(run:Path | str, # Folder of a run that was fine-tuned
     draws:int=3, # Choices of the words to mask
     seed:int=0, # Of the first choice
     split:str='test', # What is searched
-    **data) -> list[dict]: # Preset, model, weights and fields of `CamelSets` -> rows of `word_masking`
+    **data, # Preset, model, weights and fields of `CamelSets`
+    ) -> list[dict]: # Rows of `word_masking`
     "How a fine-tuned run searches with masked words, for sweeps"
     model, target = load_run(run)['finetuned'], _load_flat(**data).target
     search = MaskedSearch(split=split)

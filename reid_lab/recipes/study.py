@@ -234,7 +234,8 @@ def _key(setting): return tuple(sorted(setting.items()))
 
 def joined(title:str, # What the studies ask together
     printed:tuple, # What they repeat together: `Fig. 5`
-    **parts) -> Study: # Name -> `Study`; all of one protocol and one way to run
+    **parts, # Name -> `Study`; all of one protocol and one way to run
+    ) -> Study:
     "Several studies in one run: each setting once, all tables and figures, as many seeds as the longest needs"
     if not parts: raise ValueError(f"{title}: no study is named; give those to be joined as name=Study")
     first = next(iter(parts.values()))

@@ -179,6 +179,15 @@ class Trained:
     key: dict = field(default_factory=dict)  # what decided the weights
     data: str = ''              # name of the table that was trained on; empty: not known
 
+    def __repr__(self):
+        parameters = sum(p.numel() for p in self.model.parameters())
+        losses = {name: value for name, value in (self.log[-1] if self.log else {}).items() if name.endswith('loss')}
+        last = ', '.join(f'{name} {value:.4g}' for name, value in losses.items()) or 'none recorded'
+        return (f"Trained({self.key.get('model') or type(self.model).__name__}, {parameters:,} parameters, "
+                f"on {self.data or 'images without a name'})\n"
+                f"  {self.steps:,} steps, {self.images:,} images in {self.seconds:.1f} s; last losses: {last}\n"
+                f"  .model is the network, .log its rows, .key what decided the weights, .save(FOLDER) keeps it)")
+
     @property
     def cost(self) -> dict[str, float]:
         "Columns of rows of results"

@@ -167,7 +167,8 @@ def training_settings(model:nn.Module, # To be trained
     loader:Loader, # Its batches
     strategy:Plain | None, # See `Learner`
     callbacks:Iterable[Callback], # See `Learner`
-    **more) -> dict: # Other arguments of `fit` that reach the weights
+    **more, # Other arguments of `fit` that reach the weights
+    ) -> dict:
     "What decides the weights of a training, besides its key"
     found = plain_settings(model=model, loader=loader, strategy=strategy, **more)
     deciding = []   # what is described of the callbacks that reach weights

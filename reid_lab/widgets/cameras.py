@@ -491,7 +491,8 @@ def cockpit(scene:Scene, # Raw features of queries and gallery, with cameras
     lists:bool=None, # A ranked list after adaptation; default: if the scene has images
     title:str='Camera bias', # Heading
     advice:Verdict=None, # Of a bias report; default: measured as there, unless `method` is given
-    **settings) -> Board: # Of `CameraBars`: method, by, tau, k, steps, rate, batch; default: what is advised
+    **settings, # Of `CameraBars`: method, by, tau, k, steps, rate, batch; default: what is advised
+    ) -> Board:
     "Maps, scores per camera and camera pairs, before and after adaptation"
     after = AdaptedScene(scene, how, n, seed)
     is_chosen = 'method' in settings

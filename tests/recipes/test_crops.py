@@ -1,4 +1,5 @@
 "Own crops: labels are known or said to be unknown, embedding survives interruptions, answers are those of the features"
+import inspect
 import json
 import os
 import re
@@ -711,9 +712,9 @@ def test_names_of_the_package():
     import reid_lab as rl
     for name in rl.__all__:
         value = getattr(rl, name)
-        assert callable(value) and len(value.__doc__.splitlines()) > 2 and name in dir(rl), name
-    assert "    threshold: `Threshold`, or its file" in rl.search.__doc__
-    assert set(re.findall(r"rl\.(\w+)[, ]", rl.__doc__)) == set(rl.__all__)
+        assert callable(value) and inspect.getdoc(value) and name in dir(rl), name
+    assert "\nthreshold: `Threshold`, or its file" in inspect.getdoc(rl.search)
+    assert re.findall(r"rl\.(\w+)", rl.__doc__.split("\n\n", 2)[2]) == rl.__all__
     with pytest.raises(AttributeError, match="'retrieval_metrics'"): rl.metric
 
 

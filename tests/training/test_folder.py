@@ -2,6 +2,7 @@
 import json
 
 import pytest
+import torch
 
 from reid_lab.models.zoo import create_model
 from reid_lab.training.folder import (
@@ -70,3 +71,13 @@ def test_where_a_training_starts():
     assert random_start("bot_r50", "none")
     with pytest.raises(ValueError, match="weights='none' for random numbers"): start_of("bot_r50")
     assert steps_over_epochs(dict(steps=9)) == dict(epochs=0, steps=9) and steps_over_epochs(dict(lr=1)) == dict(lr=1)
+
+
+def test_a_training_prints_three_lines():
+    "Not the network"
+    done = Trained(torch.nn.Linear(30, 40), [dict(step=9, images=72, id_loss=3.14159)], 9, 72, 1.26, KEY, "sheep")
+    first, second, third = repr(done).splitlines()
+    assert first == f"Trained({KEY['model']}, 1,240 parameters, on sheep)"
+    assert second == "  9 steps, 72 images in 1.3 s; last losses: id_loss 3.142" and "Linear" not in third
+    assert "none recorded" in repr(Trained(torch.nn.Linear(1, 1), [], 0, 0, 0.)) and "images without a name" in repr(
+        Trained(torch.nn.Linear(1, 1), [], 0, 0, 0.))

@@ -314,7 +314,8 @@ def words_against_random(score:Callable, # list of str -> (n,)
     modes:str | Sequence[str]=MODES, # Of `MODES`
     n:int=8, # Random orders
     seed:int=0, # Of the orders and ties
-    **kw) -> pd.DataFrame: # More for `word_curve`; rows as in `against_random`, without `image`
+    **kw, # More for `word_curve`
+    ) -> pd.DataFrame: # Rows as in `against_random`, without `image`
     "Areas of the curves of a caption beside those of random orders of its words"
     if n < 1: raise ValueError(f"n={n} must be at least one random order")
     rng, rows = stream(seed, 'random words'), []
