@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, check_device
+from ..results.endings import TEST_OF_PLUMBING
 
 # %% ../../nbs/14_recipes/07_names.ipynb #4c967dc0
 if TYPE_CHECKING:
@@ -135,8 +136,8 @@ def check_names(experiment:str, # Name of an experiment; of others, numbers and 
     if experiment in _DATASETS: _DATASETS[experiment](p)
 
 # %% ../../nbs/14_recipes/07_names.ipynb #d6e648cf
-PLUMBING = ('preset=smoke is a test of plumbing: a few steps, so that its scores say nothing about these images; '
-            'the next is preset=quick')
+PLUMBING = (f'{TEST_OF_PLUMBING}: a few steps, so that its scores say nothing about these images; the next is '
+            'preset=quick')
 
 
 def plumbing_note(preset:str, # Parameter of a run

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .comparisons import Paired, paired
+from .endings import PLUMBING
+from .comparisons import Paired, model_of, note_of_starts, paired_scores, starts_that_differ
 from .published import PAPERS, WORLD_NOTE, benchmark, comparable, is_world, load_paper, published_table
 from .rows import kind_of_start, row_starts, settings_of
 from .tables import to_html, to_latex, to_markdown
@@ -55,17 +56,27 @@ def _world_of(row):
     return str(row.seed if named in (None, -1, '') else named)
 
 
+def _kind_of_test_set(parameters):
+    "What a row of a World was scored on, without the numbers that differ from one World to the next"
+    found = parameters.get('test_set') if isinstance(parameters, dict) else None
+    if not isinstance(found, dict): return ''
+    query, gallery = found['query'], found['gallery']
+    return json.dumps([query.get('cams'), gallery.get('cams'), gallery.get('ids')])
+
+
 def _prepared(side, at):
     "The rows of a side with what compares them; the later of two rows of one seed is kept"
     f = side.rows.copy()
+    f.attrs = {}    # pandas copies them at every step
     f['side'], f['order'] = side.label, at
     f['setting'] = settings_of(f)
     f['key'] = [json.dumps(setting.fields, sort_keys=True) for setting in f.setting]
     f['stage'] = [setting.stage for setting in f.setting]
     # Worlds of several seeds hold other numbers of images, and are one dataset all the same
-    f['tested'] = ['' if is_world(name) else _test_set(p) for name, p in zip(f.dataset, f.parameters)]
+    f['tested'] = [_kind_of_test_set(p) if is_world(name) else _test_set(p) for name, p in zip(f.dataset, f.parameters)]
     f['world'] = [_world_of(row) for row in f.itertuples()]
-    return f.drop_duplicates(['key', 'dataset', 'split', 'seed', 'world'], keep='last')
+    f['start'] = row_starts(f)
+    return f.drop_duplicates(['key', 'dataset', 'split', 'tested', 'seed', 'world'], keep='last')
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #1d02946c
 def _unpaired(a, b, metric, level):
@@ -84,11 +95,17 @@ def _unpaired(a, b, metric, level):
 
 def _why_not_alike(a, b):
     "Why two sets of rows are no comparison of what is compared alone; empty if they are"
-    starts_a, starts_b = (sorted({kind_of_start(s) for s in row_starts(f) if s}) for f in (a, b))
+    starts_a, starts_b = (sorted({kind_of_start(s) for s in f.start if s}) for f in (a, b))
     if starts_a and starts_b and starts_a != starts_b:
         return f"other starts ({', '.join(starts_a)}; {', '.join(starts_b)})"
     if set(a.preset) != set(b.preset): return f"other presets ({', '.join(set(a.preset))}; {', '.join(set(b.preset))})"
     return ''
+
+
+def _other_weights(a, b):
+    "Pairs of starts that differ between rows of one seed and World"
+    of_a, of_b = (dict(zip(zip(f.seed, f.world), zip(f.start, map(model_of, f.parameters)))) for f in (a, b))
+    return starts_that_differ((of_a[pair], of_b[pair]) for pair in of_a if pair in of_b)
 
 
 @dataclass(frozen=True)
@@ -116,16 +133,15 @@ def run_difference(a:'pd.DataFrame', # Rows of one setting, see `compare_runs`
     level:float=.95, # Of the interval
     ) -> RunDifference: # `b` minus `a`
     "The difference of two lines: over pairs of seeds and Worlds where there are some, else of means"
-    import pandas as pd
-    a, b = (f.dropna(subset=[metric]) for f in (a, b))
+    a, b = (f[f[metric].notna()] for f in (a, b))
     why = _why_not_alike(a, b)
-    keys = ['seed', 'world']
-    shared = a.merge(b, on=keys)
-    if not len(shared): return RunDifference(replace(_unpaired(a, b, metric, level), note=why), to, False, why)
-    sides = dict(a=a, b=b)
-    both = pd.concat([f.assign(which=name) for name, f in sides.items()], ignore_index=True).drop(columns='preset')
-    result = paired(both, metric, 'a', 'b', keys, 'which', level)
-    return RunDifference(replace(result, note=why or result.note), to, True, why)
+    of_a, of_b = (dict(zip(zip(f.seed, f.world), f[metric])) for f in (a, b))
+    pairs = sorted(of_a.keys() & of_b.keys())
+    if not pairs: return RunDifference(replace(_unpaired(a, b, metric, level), note=why), to, False, why)
+    found = paired_scores(metric, [of_a[pair] for pair in pairs], [of_b[pair] for pair in pairs], level)
+    note = why or note_of_starts(_other_weights(a, b), 'a', 'b')
+    return RunDifference(replace(found, unpaired=len(of_a) + len(of_b) - 2*len(pairs), note=note), to, True, why)
+
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #546d9f44
 _KEYS = ['dataset', 'split', 'stage']
@@ -134,7 +150,7 @@ _KEYS = ['dataset', 'split', 'stage']
 @dataclass(frozen=True, eq=False)
 class RunTable:
     "What runs scored, a line a setting and side"
-    lines: 'pd.DataFrame'       # dataset, split, stage, variant, run, n, per metric mean and sd, difference
+    lines: 'pd.DataFrame'       # dataset, split, stage, variant, run, n, preset, worlds, per metric mean and sd, difference
     metrics: tuple              # in it
     remarks: tuple = ()         # sentences: what differs between the sides, and what scores cannot say
     published: 'pd.DataFrame | None' = None # rows of papers on the same test sets; None: there are none
@@ -154,6 +170,18 @@ class RunTable:
         out[f'{self.headline} difference'] = f.difference
         return pd.DataFrame(out)
 
+    def best(self, digits:int=1, # Decimals
+        ) -> 'pd.DataFrame': # Of booleans, a row a line and a column a metric
+        "Which cells hold the best of the lines that were scored on the same images, and what is printed like it"
+        import pandas as pd
+        f = self.lines
+        means = f[[f'{m}_mean' for m in self.metrics]].set_axis([*self.metrics], axis='columns')
+        means = means[f.preset != 'smoke'].reindex(f.index)
+        printed = means.map(lambda mean: float(f'{mean:.{digits}f}'))
+        blocks = [f[key] for key in (*_KEYS, 'worlds')]
+        several = means.groupby(blocks).transform('count') > 1
+        return pd.DataFrame(several & (printed == printed.groupby(blocks).transform('max')))
+
     @property
     def headline(self) -> str:
         "The metric of the differences"
@@ -168,12 +196,12 @@ class RunTable:
         "The table in a markup, the best in bold, and published rows in a table of their own"
         write = dict(md=to_markdown, latex=to_latex, html=to_html)[how]
         more = dict(caption='Scores of runs: mean ± standard deviation over seeds, and differences with 95 % '
-                            'intervals.', label='tab:runs') if how == 'latex' else {}
-        parts = [write(self.shown(), bold=self.metrics, within=_KEYS, **more)]
+                            f'intervals. In bold the best{_of_which(self.lines)}.', label='tab:runs') if how == 'latex' else {}
+        parts = [write(self.shown(), bold=self.best(), **more)]
         if self.published is not None:
             more = dict(caption='Published on the same test set.', label='tab:published') if how == 'latex' else {}
             parts.append(write(self.published, bold=[m for m in self.metrics if m in self.published],
-                               within=('dataset',), **more))
+                               within=('paper', 'table', 'dataset'), **more))
         return '\n\n'.join(parts)
 
     def _repr_html_(self): return self.formatted('html')
@@ -197,8 +225,10 @@ def _lines(group, sides, metrics, headline):
             if base[1] != label: to = f'{to} of {base[1]}'
         found = None
         comparable_rows = f[headline].notna().any() and rows[base][headline].notna().any()
+        if 'smoke' in {*f.preset, *rows[base].preset}: comparable_rows = False  # a test of plumbing finds nothing
         if base != (key, label) and comparable_rows: found = run_difference(rows[base], f, headline, to)
-        line = dict(variant=setting.name, run=label, n=f.seed.nunique())
+        line = dict(variant=setting.name, run=label, n=f.seed.nunique(), preset=_each(f.preset),
+                    worlds=' '.join(sorted(set(f.world), key=lambda seed: (len(seed), seed))))
         for m in metrics:
             values = f[m].astype(float) if m in f else pd.Series(dtype=float)
             line |= {f'{m}_mean': values.mean(), f'{m}_sd': values.std()}
@@ -219,6 +249,9 @@ def _in_own_sets(rows):
     def size(tested):
         if not tested: return 'test set not recorded'
         found = json.loads(tested)
+        if isinstance(found, list): # of a World, see `_kind_of_test_set`
+            query_cams, cams, people = found
+            return f'{people} people, queries of {query_cams} of {cams} cameras'
         asked = found['query'].get('captions') if not found['query'].get('images') else found['query']['images']
         return f"{asked} in {found['gallery'].get('images')} images"
     return [f'{name} ({size(tested)})' if many else name
@@ -278,7 +311,7 @@ def run_remarks(sides:Sequence[RunSide], # As they are compared
             out.append(f'{first.label} and {side.label} share no seed on one World (seeds {_each(a.seed)}; '
                        f'{_each(b.seed)}): differences between them are unpaired.')
     if (rows.preset == 'smoke').any():
-        out.append('preset=smoke is a test of plumbing: its scores say nothing of a method.')
+        out.append(f'{PLUMBING} of a method, so no line of it is compared or called the best.')
     if rows.groupby(['side', 'variant', 'dataset', 'split']).seed.nunique().max() < 2:
         out.append('One seed has no interval: each score is one draw.')
     if rows.dataset.map(is_world).any(): out.append(WORLD_NOTE)
@@ -317,27 +350,31 @@ def _scored(printed, sets):
                for (name, _), test_set in sets.items())
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #018a7f95
-def _starred(block, metrics):
-    "The cells of a block, the best of each metric with a star"
-    block = block.copy()
-    for m in metrics:
-        means = [float(text.split(' ')[0]) if text else math.nan for text in block[m]]
-        best = max((v for v in means if v == v), default=math.nan)
-        alone = len(block) < 2
-        block[m] = [f'{text}*' if v == best and not alone else f'{text} ' for text, v in zip(block[m], means)]
-    return block
+def _of_which(lines):
+    "Among which lines of a block the best is: all, unless they were scored on other Worlds"
+    many = lines.groupby(_KEYS).worlds.nunique().max() > 1
+    return ', of the lines scored on the same Worlds' if many else ''
+
+
+def _starred(shown, best):
+    "Cells as text, those of `best` with a star"
+    shown = shown.copy()
+    for m in best: shown[m] = [f'{text}*' if is_best else f'{text} ' for text, is_best in zip(shown[m], best[m])]
+    return shown
 
 
 def run_table_text(table:RunTable, # From `compare_runs`
     ) -> str:
     "A table of runs as text: a block each dataset, split and stage, remarks below"
-    shown, parts = table.shown(), []
+    best, parts = table.best(), []
+    shown = _starred(table.shown(), best)
     keys = [c for c in _KEYS if c in shown]
     for key, block in shown.groupby(keys, sort=False):
         title = ', '.join(filter(None, map(str, key)))
-        parts.append(f'{title}\n{_starred(block.drop(columns=keys), table.metrics).to_string(index=False)}')
+        parts.append(f'{title}\n{block.drop(columns=keys).to_string(index=False)}')
     if table.published is not None:
         parts.append(f'published on the same test set\n{table.published.to_string(index=False, na_rep="")}')
-    key = ('*: the best of its block; behind ± standard deviations over seeds (n), in brackets intervals of 95 %.')
+    key = 'Behind ± standard deviations over seeds (n), in brackets intervals of 95 %.'
+    if best.any(axis=None): key = f'*: the best of its block{_of_which(table.lines)}. {key}'
     parts.append('\n'.join([key, *table.remarks]))
     return '\n\n'.join(parts)

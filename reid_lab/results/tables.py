@@ -73,14 +73,21 @@ def sheet_text(value:object, # A cell that was written by `sheet_safe`
     return value[1:] if protected else value
 
 # %% ../../nbs/04_results/20_tables.ipynb #4a5b6e15
-def _best(frame, bold, within):
-    "Mask of the cells to set in bold: the largest number of each `bold` column in each group"
+def _as_printed(values, digits):
+    "Numbers to the decimals that are printed, so that what looks equal is equal"
+    return values.map(lambda value: float(f'{value:z.{digits}f}'))
+
+
+def _best(frame, bold, within, digits):
+    "Mask of the cells to set in bold: the largest number of each `bold` column in each group, and what is printed alike"
     import pandas as pd
+    if isinstance(bold, pd.DataFrame): return bold.reindex(columns=frame.columns, fill_value=False)
     keys = [c for c in within if c in frame]
     mask = pd.DataFrame(False, index=frame.index, columns=frame.columns)
     for c in bold:
-        texts = frame[check_choice('bold', c, list(frame.columns))].astype(str)
-        values = pd.to_numeric(texts.str.split('±').str[0], errors='coerce')
+        column = frame[check_choice('bold', c, list(frame.columns))]
+        if pd.api.types.is_float_dtype(column): values = _as_printed(column, digits)
+        else: values = pd.to_numeric(column.astype(str).str.split('±').str[0], errors='coerce') # texts are printed as they are
         if keys: top = values.groupby([frame[k].fillna('') for k in keys], sort=False).transform('max')
         else: top = values.max()
         mask[c] = values.notna() & (values == top)
@@ -104,7 +111,7 @@ def _cells(frame, digits, bold, within, escape, strong):
         else: text = f'{value:z.{digits}f}' if isinstance(value, float) else str(value)
         return strong(escape(text)) if is_best else escape(text)
 
-    best = _best(frame, bold, within).to_numpy()
+    best = _best(frame, bold, within, digits).to_numpy()
     body = [[cell(*pair) for pair in zip(*row)] for row in zip(frame.astype(object).to_numpy(), best)]
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
     return _Cells([escape(str(c)) for c in frame.columns], body, numeric)
@@ -112,7 +119,7 @@ def _cells(frame, digits, bold, within, escape, strong):
 # %% ../../nbs/04_results/20_tables.ipynb #57d6f767
 def to_markdown(frame:'pd.DataFrame', # Any frame
     digits:int=2, # Decimals of floats
-    bold:Sequence[str]=(), # Columns whose best value is set in bold
+    bold:'Sequence[str] | pd.DataFrame'=(), # Columns whose best value is set in bold, or which cells are
     within:Sequence[str]=('origin', 'dataset'), # ... within groups of these columns, where the frame has them
     ) -> str:
     "A Markdown pipe table; `frame.attrs['footnote']` follows it"
@@ -145,12 +152,12 @@ _HTML_TABLE = """
 
 def to_html(frame:'pd.DataFrame', # Any frame
     digits:int=2, # Decimals of floats
-    bold:Sequence[str]=(), # Columns whose best value is set in bold
+    bold:'Sequence[str] | pd.DataFrame'=(), # Columns whose best value is set in bold, or which cells are
     within:Sequence[str]=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "An HTML table; `frame.attrs['footnote']` follows it"
     cells = _cells(frame, digits, bold, within, str, str)       # the template escapes
-    best = _best(frame.reset_index(drop=True), bold, within).to_numpy()
+    best = _best(frame.reset_index(drop=True), bold, within, digits).to_numpy()
     sides = ['right' if numeric else 'left' for numeric in cells.numeric]
     rows = [list(zip(texts, marks, sides)) for texts, marks in zip(cells.body, best)]
     return fill(_HTML_TABLE, head=list(zip(cells.head, sides)), rows=rows, note=frame.attrs.get('footnote'))
@@ -165,7 +172,7 @@ def to_latex(frame:'pd.DataFrame', # Any frame
     caption:str='', # Plain text, escaped
     label:str='', # For `\ref`
     digits:int=2, # Decimals of floats
-    bold:Sequence[str]=(), # Columns whose best value is set in bold
+    bold:'Sequence[str] | pd.DataFrame'=(), # Columns whose best value is set in bold, or which cells are
     within:Sequence[str]=('origin', 'dataset'), # ... within groups of these columns
     ) -> str:
     "A `table` environment with booktabs rules (`tabular` alone if there is neither caption nor label)"

@@ -2,6 +2,9 @@
 import io
 import math
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,13 +15,15 @@ from reid_lab.experiments.run import start_run
 from reid_lab.results.citations import REFERENCES, Reference, bibtex
 from reid_lab.results.rows import append_results
 from reid_lab.results.run_tables import PAPER_OF, RunSide, compare_runs
+from reid_lab.results.tables import to_latex
 
 WHOLE = dict(query=dict(ids=750, images=3368, captions=0, cams=6),
              gallery=dict(ids=751, images=19732, captions=0, cams=6))
 
 
-def run_in(folder, scores, notebook="run_dart3", dataset="world-smoke", method="Norm", **params):
-    with start_run(notebook, dict(preset="smoke", seed=0, **params), folder) as run:
+def run_in(folder, scores, notebook="run_dart3", dataset="world-quick", method="Norm", preset="quick", **params):
+    store = Path(f"{folder}.csv")
+    with start_run(notebook, dict(preset=preset, seed=0, **params), folder, results=store) as run:
         for seed, score in scores.items():
             run.record(dict(R1=score + 5, mAP=score), dataset=dataset, variant=method, seed=seed)
     return str(folder)
@@ -54,9 +59,10 @@ def test_other_starts_and_presets_are_said_and_not_resolved():
 
 
 def test_datasets_are_never_ranked_together():
-    table = compare_runs([rows("a", {0: 40., 1: 41.}), rows("b", {0: 90., 1: 91.}, dataset="market1501")])
+    table = compare_runs([rows(n, {0: v, 1: v + 1}, dataset=d) for n, v, d in (
+        ("a", 40., "world-quick"), ("b", 90., "market1501"), ("c", 39., "world-quick"), ("d", 89., "market1501"))])
     bold = re.findall(r"\*\*([\d.]+) ± [\d.]+\*\*", table.formatted("md"))
-    assert "40.5" in bold and "90.5" in bold and table.lines.difference.tolist() == ["", ""]
+    assert bold == ["41.5", "40.5", "91.5", "90.5"] and table.lines.against.tolist() == ["", "a", "", "b"]
     half = dict(query=WHOLE["query"] | dict(images=9), gallery=WHOLE["gallery"])
     sides = dict(a=WHOLE, b=half)
     sets = [rows(n, {0: 40.}, dataset="market1501", parameters=dict(test_set=t)) for n, t in sides.items()]
@@ -80,11 +86,77 @@ def test_names_from_data_are_escaped():
     assert "&lt;b&gt;" in table.formatted("html") and "<b>" not in table.formatted("md") and r"a\_b" in latex
 
 
+def bold_of(table):
+    "Rows of a table of runs with the metrics in which they are the best"
+    best = table.best()
+    return {i: [m for m in best if best[m].iloc[i]] for i in range(len(best))}
+
+
+def test_the_best_is_chosen_by_number_and_what_is_printed_alike_is_best_too():
+    a, b, c, low = (rows(n, {0: v, 1: v}) for n, v in (("a", 57.14), ("b", 57.11), ("c", 57.04), ("low", -101.2)))
+    table = compare_runs([a, b, c, low])
+    assert bold_of(table) == {0: ["R1", "mAP"], 1: ["R1", "mAP"], 2: [], 3: []}
+    assert table.formatted("md").count("**") == 8 and table.text().count("57.1 ± 0.0*") == 2
+    assert table.formatted("latex").count(r"\textbf") == 4 and "*: the best of its block. Behind" in table.text()
+    assert bold_of(compare_runs([a])) == {0: []} and "*" not in compare_runs([a]).text()   # alone it is no best
+
+
+def test_the_best_is_never_chosen_across_worlds_and_other_queries():
+    a, b = rows("a", {0: 40., 1: 50.}), rows("b", {0: 41., 1: 51.})
+    table = compare_runs([a, b, rows("other", {7: 90., 8: 91.}), rows("more", {0: 95., 1: 96., 2: 97.})])
+    assert bold_of(table) == {0: [], 1: ["R1", "mAP"], 2: [], 3: []}
+    assert "scored on the same Worlds" in table.text() and table.lines.worlds.tolist() == ["0 1", "0 1", "7 8", "0 1 2"]
+
+    def tested(cams, images): return dict(query=dict(cams=cams, images=images, ids=9, captions=0),
+                                          gallery=dict(cams=9, images=99, ids=9, captions=0))
+    few = rows("few", {0: 90., 1: 91.}, parameters=dict(test_set=tested(4, 30)))
+    all_of = [rows(n, {0: v, 1: v}, parameters=dict(test_set=tested(9, images)))
+              for n, v, images in (("x", 40., 90), ("y", 41., 91))]
+    lines = compare_runs([few, *all_of]).lines
+    assert lines.dataset.nunique() == 2 and lines.difference.iloc[1] == ""    # other queries: neither ranked nor compared
+    assert "9 people, queries of 4 of 9 cameras" in lines.dataset.iloc[0] and "to x" in lines.difference.iloc[2]
+
+
+def test_one_run_with_two_test_sets_of_one_name_keeps_both():
+    half = dict(query=WHOLE["query"] | dict(images=9), gallery=WHOLE["gallery"])
+    two = [rows("a", {0: v}, dataset="market1501", parameters=dict(test_set=t)).rows for v, t in ((40., WHOLE), (9., half))]
+    assert compare_runs([RunSide("a", pd.concat(two))]).lines.mAP_mean.tolist() == [40., 9.]
+
+
+def test_smoke_is_shown_and_is_no_result(tmp_path, capsys):
+    a, b = (run_in(tmp_path/n, {0: v, 1: v + 2}, preset="smoke") for n, v in (("a", 40.), ("b", 60.)))
+    assert main(["compare", a, b]) == 0
+    text = capsys.readouterr().out
+    assert "61.0 ± 1.4" in text and "test of plumbing" in text and "+20" not in text and "*" not in text
+    table = compare_runs([*sides_of(a), *sides_of(run_in(tmp_path/"c", {0: 41., 1: 43.}))])     # with a run at quick
+    assert table.lines.difference.tolist() == ["", ""] and table.lines.verdict.tolist() == ["", ""]
+    assert not table.best().any(axis=None)
+
+
+LATEX = shutil.which("pdflatex")
+ODD = r"50 % of R_1 & {x} \a ~ ^ <b> #2 $x$ |y| ± → θ ü"
+
+
+@pytest.mark.skipif(not LATEX, reason="no LaTeX is installed")
+def test_tables_compile(tmp_path):
+    sides = [rows("a_b [1]", {0: 40., 1: 41., 2: 45.}, method=ODD, variant=ODD), rows("*c*", {0: 41., 1: 42., 2: 46.1})]
+    whole = rows("d", {0: 40.}, dataset="market1501", parameters=dict(test_set=WHOLE))
+    frame = pd.DataFrame({"[tb] name": [ODD, "*b"], "R_1 (%)": [1.5, 2.5], "gain": ["+1.0 ± 0.2", ""]})
+    frame.attrs["footnote"] = ODD
+    tables = [compare_runs(sides).formatted("latex"), compare_runs([whole]).formatted("latex"), to_latex(frame, ODD),
+              to_latex(frame.iloc[:0]), to_latex(frame, bold=["R_1 (%)"], label="tab:a-b_c")]
+    (tmp_path/"t.tex").write_text("\n".join([r"\documentclass{article}\usepackage{booktabs}\begin{document}", *tables,
+                                             r"\end{document}"]), "utf-8")
+    run = subprocess.run([LATEX, "-interaction=nonstopmode", "-halt-on-error", "t.tex"], cwd=tmp_path,
+                         capture_output=True, text=True, errors="replace")
+    assert run.returncode == 0 and (tmp_path/"t.pdf").exists(), run.stdout[-2000:]
+
+
 def test_compare_takes_folders_of_runs(tmp_path, capsys):
     a, b = run_in(tmp_path/"a", {0: 40., 1: 42.}), run_in(tmp_path/"b", {0: 41., 1: 43.2})
     assert main(["compare", a, f"mine={b}"]) == 0
     text = capsys.readouterr().out
-    assert "+1.1 [" in text and "to a" in text and "mine" in text and "test of plumbing" in text
+    assert "+1.1 [" in text and "to a" in text and "mine" in text and "test of plumbing" not in text
     assert max(map(len, text.split("\n\n")[0].splitlines())) <= 100
     assert main(["compare", a, b, "--csv"]) == 0
     frame = pd.read_csv(io.StringIO(capsys.readouterr().out))
@@ -112,7 +184,7 @@ def test_unfinished_runs_are_refused_and_sweeps_are_one_side(tmp_path):
 def test_a_sweep_over_a_parameter_is_a_side_a_value_and_open_runs_are_counted(tmp_path):
     for at, (lr, seed, score) in enumerate([(.1, 0, 40.), (.1, 1, 42.), (.2, 0, 90.), (.2, 1, 92.)]):
         run_in(tmp_path/"sweep"/str(at), {seed: score}, lr=lr)
-    start_run("run_dart3", dict(preset="smoke", seed=0, lr=.1), tmp_path/"sweep"/"open").end("interrupted")
+    start_run("run_dart3", dict(preset="quick", seed=0, lr=.1), tmp_path/"sweep"/"open", results=tmp_path/"own.csv").end("interrupted")
     sides = sides_of(tmp_path/"sweep")
     found = [(side.label, len(side.rows), side.n_open) for side in sides]
     assert found == [("sweep lr=0.1", 2, 1), ("sweep lr=0.2", 2, 0)]
