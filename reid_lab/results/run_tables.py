@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from .endings import PLUMBING
 from .comparisons import Paired, model_of, note_of_starts, paired_scores, starts_that_differ
+from .endings import PLUMBING
 from .published import PAPERS, WORLD_NOTE, benchmark, comparable, is_world, load_paper, published_table
 from .rows import kind_of_start, row_starts, settings_of
 from .tables import to_html, to_latex, to_markdown
@@ -73,7 +73,8 @@ def _prepared(side, at):
     f['key'] = [json.dumps(setting.fields, sort_keys=True) for setting in f.setting]
     f['stage'] = [setting.stage for setting in f.setting]
     # Worlds of several seeds hold other numbers of images, and are one dataset all the same
-    f['tested'] = [_kind_of_test_set(p) if is_world(name) else _test_set(p) for name, p in zip(f.dataset, f.parameters)]
+    f['tested'] = [_kind_of_test_set(p) if is_world(name) else _test_set(p)
+                   for name, p in zip(f.dataset, f.parameters)]
     f['world'] = [_world_of(row) for row in f.itertuples()]
     f['start'] = row_starts(f)
     return f.drop_duplicates(['key', 'dataset', 'split', 'tested', 'seed', 'world'], keep='last')
@@ -150,7 +151,7 @@ _KEYS = ['dataset', 'split', 'stage']
 @dataclass(frozen=True, eq=False)
 class RunTable:
     "What runs scored, a line a setting and side"
-    lines: 'pd.DataFrame'       # dataset, split, stage, variant, run, n, preset, worlds, per metric mean and sd, difference
+    lines: 'pd.DataFrame'       # dataset, split, stage, variant, run, n, preset, worlds, per metric mean and sd, ...
     metrics: tuple              # in it
     remarks: tuple = ()         # sentences: what differs between the sides, and what scores cannot say
     published: 'pd.DataFrame | None' = None # rows of papers on the same test sets; None: there are none
@@ -195,8 +196,9 @@ class RunTable:
         ) -> str:
         "The table in a markup, the best in bold, and published rows in a table of their own"
         write = dict(md=to_markdown, latex=to_latex, html=to_html)[how]
-        more = dict(caption='Scores of runs: mean ± standard deviation over seeds, and differences with 95 % '
-                            f'intervals. In bold the best{_of_which(self.lines)}.', label='tab:runs') if how == 'latex' else {}
+        caption = ('Scores of runs: mean ± standard deviation over seeds, and differences with 95 % intervals. '
+                   f'In bold the best{_of_which(self.lines)}.')
+        more = dict(caption=caption, label='tab:runs') if how == 'latex' else {}
         parts = [write(self.shown(), bold=self.best(), **more)]
         if self.published is not None:
             more = dict(caption='Published on the same test set.', label='tab:published') if how == 'latex' else {}

@@ -79,7 +79,7 @@ def _as_printed(values, digits):
 
 
 def _best(frame, bold, within, digits):
-    "Mask of the cells to set in bold: the largest number of each `bold` column in each group, and what is printed alike"
+    "Mask of the cells to set in bold: the largest number of each `bold` column in each group, with its ties in print"
     import pandas as pd
     if isinstance(bold, pd.DataFrame): return bold.reindex(columns=frame.columns, fill_value=False)
     keys = [c for c in within if c in frame]
@@ -87,7 +87,7 @@ def _best(frame, bold, within, digits):
     for c in bold:
         column = frame[check_choice('bold', c, list(frame.columns))]
         if pd.api.types.is_float_dtype(column): values = _as_printed(column, digits)
-        else: values = pd.to_numeric(column.astype(str).str.split('±').str[0], errors='coerce') # texts are printed as they are
+        else: values = pd.to_numeric(column.astype(str).str.split('±').str[0], errors='coerce') # printed as it is
         if keys: top = values.groupby([frame[k].fillna('') for k in keys], sort=False).transform('max')
         else: top = values.max()
         mask[c] = values.notna() & (values == top)

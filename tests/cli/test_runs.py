@@ -105,13 +105,13 @@ def test_the_best_is_never_chosen_across_worlds_and_other_queries():
     a, b = rows("a", {0: 40., 1: 50.}), rows("b", {0: 41., 1: 51.})
     table = compare_runs([a, b, rows("other", {7: 90., 8: 91.}), rows("more", {0: 95., 1: 96., 2: 97.})])
     assert bold_of(table) == {0: [], 1: ["R1", "mAP"], 2: [], 3: []}
-    assert "scored on the same Worlds" in table.text() and table.lines.worlds.tolist() == ["0 1", "0 1", "7 8", "0 1 2"]
+    assert "scored on the same Worlds" in table.text()
+    assert table.lines.worlds.tolist() == ["0 1", "0 1", "7 8", "0 1 2"]
 
-    def tested(cams, images): return dict(query=dict(cams=cams, images=images, ids=9, captions=0),
-                                          gallery=dict(cams=9, images=99, ids=9, captions=0))
-    few = rows("few", {0: 90., 1: 91.}, parameters=dict(test_set=tested(4, 30)))
-    all_of = [rows(n, {0: v, 1: v}, parameters=dict(test_set=tested(9, images)))
-              for n, v, images in (("x", 40., 90), ("y", 41., 91))]
+    gallery = dict(cams=9, images=99, ids=9, captions=0)
+    few, *all_of = [rows(n, {0: v, 1: v}, parameters=dict(test_set=dict(
+        query=gallery | dict(cams=cams, images=images), gallery=gallery)))
+        for n, v, cams, images in (("few", 90., 4, 30), ("x", 40., 9, 90), ("y", 41., 9, 91))]
     lines = compare_runs([few, *all_of]).lines
     assert lines.dataset.nunique() == 2 and lines.difference.iloc[1] == ""    # other queries: neither ranked nor compared
     assert "9 people, queries of 4 of 9 cameras" in lines.dataset.iloc[0] and "to x" in lines.difference.iloc[2]
@@ -119,7 +119,8 @@ def test_the_best_is_never_chosen_across_worlds_and_other_queries():
 
 def test_one_run_with_two_test_sets_of_one_name_keeps_both():
     half = dict(query=WHOLE["query"] | dict(images=9), gallery=WHOLE["gallery"])
-    two = [rows("a", {0: v}, dataset="market1501", parameters=dict(test_set=t)).rows for v, t in ((40., WHOLE), (9., half))]
+    two = [rows("a", {0: v}, dataset="market1501", parameters=dict(test_set=tested)).rows
+           for v, tested in ((40., WHOLE), (9., half))]
     assert compare_runs([RunSide("a", pd.concat(two))]).lines.mAP_mean.tolist() == [40., 9.]
 
 
@@ -184,7 +185,8 @@ def test_unfinished_runs_are_refused_and_sweeps_are_one_side(tmp_path):
 def test_a_sweep_over_a_parameter_is_a_side_a_value_and_open_runs_are_counted(tmp_path):
     for at, (lr, seed, score) in enumerate([(.1, 0, 40.), (.1, 1, 42.), (.2, 0, 90.), (.2, 1, 92.)]):
         run_in(tmp_path/"sweep"/str(at), {seed: score}, lr=lr)
-    start_run("run_dart3", dict(preset="quick", seed=0, lr=.1), tmp_path/"sweep"/"open", results=tmp_path/"own.csv").end("interrupted")
+    open_run = start_run("run_dart3", dict(preset="quick", seed=0, lr=.1), tmp_path/"sweep"/"open", tmp_path/"own.csv")
+    open_run.end("interrupted")
     sides = sides_of(tmp_path/"sweep")
     found = [(side.label, len(side.rows), side.n_open) for side in sides]
     assert found == [("sweep lr=0.1", 2, 1), ("sweep lr=0.2", 2, 0)]
