@@ -113,7 +113,7 @@ def test_the_best_is_never_chosen_across_worlds_and_other_queries():
         query=gallery | dict(cams=cams, images=images), gallery=gallery)))
         for n, v, cams, images in (("few", 90., 4, 30), ("x", 40., 9, 90), ("y", 41., 9, 91))]
     lines = compare_runs([few, *all_of]).lines
-    assert lines.dataset.nunique() == 2 and lines.difference.iloc[1] == ""    # other queries: neither ranked nor compared
+    assert lines.dataset.nunique() == 2 and lines.difference.iloc[1] == ""    # other queries are not compared
     assert "9 people, queries of 4 of 9 cameras" in lines.dataset.iloc[0] and "to x" in lines.difference.iloc[2]
 
 
