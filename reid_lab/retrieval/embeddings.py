@@ -612,6 +612,15 @@ def _unfolded(content, path):
     return content | labels
 
 
+def _is_a_sheet(path):
+    "The error for features in a text table, with the lines that make a file of it"
+    return ValueError(f"{path} is a table of text; features are read from .npz or .safetensors. If each row holds pid, "
+                      "cam and the numbers of one image: import numpy, pandas; "
+                      f"t = pandas.read_csv('{path.name}', sep=None, engine='python'); "
+                      f"numpy.savez('{path.stem}.npz', pid=t.pid, cam=t.cam, "
+                      "emb=t.drop(columns=['pid', 'cam']).to_numpy('float32'))")
+
+
 @patch(cls_method=True)
 def load(cls:Embeddings, path:Path | str, # Folder, `.safetensors` or `.npz`
     keys:dict[str, str] | None=None, # For a `.npz`: our name -> its name, such as dict(emb='features')
@@ -623,6 +632,7 @@ def load(cls:Embeddings, path:Path | str, # Folder, `.safetensors` or `.npz`
     for k in need: check_choice('need', k, ('pid', 'cam'))
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; pass a folder, a .safetensors or a .npz file")
+    if path.suffix.lower() in ('.csv', '.tsv', '.txt') and file_kind(path) == 'text': raise _is_a_sheet(path)
     read = _npz_content if path.suffix == '.npz' else _safetensors_content
     content = _unfolded(read(path, keys, need), path)
     if isinstance(content.get('meta'), dict): content['meta'] = read_meta(content['meta'], path)

@@ -19,7 +19,7 @@ from traitlets import Bool, Int, Unicode, validate
 from ..analysis.open_set import Threshold
 from ..analysis.random_sentences import ByChance, scores_by_chance
 from ..analysis.refine import marked_rows, refine, refined_sentence
-from ..analysis.search import Answer, ask, find, written_at
+from ..analysis.search import Answer, ask, find, world_reader, written_at
 from ..core.basics import check_choice, check_record, warn_caller
 from ..core.files import BROKEN, safe_join
 from ..core.old_names import renamed
@@ -330,6 +330,7 @@ class Pictures:
         ):
         self.root = Path(root)
         self.frames = Frames(root)
+        self.world = world_reader(root)     # None: the images are files
         self.paths = paths
         self.written = written
         self.lost = set()       # paths that could not be read
@@ -339,7 +340,14 @@ class Pictures:
         "Pixels of some rows"
         return [self._read(self.paths[r]) for r in rows]
 
+    def _read_of_world(self, path):
+        try: return self.world([path])[0]
+        except BROKEN:
+            self.lost.add(str(path))
+            raise
+
     def _read(self, path):
+        if self.world is not None: return self._read_of_world(path)
         try:
             pixels = self.frames(path)
             place = self.frames.file(path)

@@ -39,7 +39,16 @@ def _no_half_state(tmp):
     return "joined again"
 
 
+def _sheet(tmp):
+    "Features as another program may write them: a line an image, its numbers behind its labels"
+    path = tmp/"query.csv"
+    path.write_text("pid,cam,f0,f1\n1,0,.5,.25\n2,1,.25,1\n")
+    return path
+
+
 FAULTS = [
+    bad("features: a sheet", "a .csv with a row an image", lambda tmp: Embeddings.load(_sheet(tmp)),
+        "is a table of text", "t = pandas.read_csv('query.csv'", "numpy.savez('query.npz', pid=t.pid"),
     bad("features: string ids", "pid holds names", lambda tmp: _features(pid=np.array(list("abcd"))),
         "pid has dtype", "pandas.factorize", error=TypeError),
     bad("features: one row is NaN", "emb[1] is NaN", lambda tmp: Embeddings(np.array([[1., 2], [np.nan, 1]]), [0, 1]),

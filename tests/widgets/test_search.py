@@ -1,13 +1,16 @@
 "A search page says what it cannot do"
+import pytest
 import torch
 from helpers.views import make_scene
 
 from reid_lab.analysis.open_set import Threshold
-from reid_lab.analysis.search import ask, find, with_chance
+from reid_lab.analysis.search import ask, find, image_notes, with_chance
 from reid_lab.models.zoo import create_model
-from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.widgets.scene import Scene
-from reid_lab.widgets.search import SearchPage, answer_page
+from reid_lab.widgets.search import SearchPage, answer_page, images_of
+from reid_lab.world.plan import Group
+from reid_lab.world.world import World
 
 
 def test_a_search_page_says_what_it_cannot_do():
@@ -45,3 +48,21 @@ def test_a_model_that_does_not_fit_is_refused_once_and_nothing_is_placed():
     page = SearchPage(make_scene(query=1), model, question="a man")
     assert "dimensions" in page.content(1)["message"] and page.fixed()["chance"] is None
     assert "not known here" in page.fixed()["caveats"][0]
+
+
+def test_images_of_a_world_are_shown_though_none_is_a_file(tmp_path):
+    world = World("smoke", seed=3, task="text", cache=tmp_path, groups=[Group("test", "real-like", 4, 2, 2)])
+    table = world.table()
+    model = create_model("clip_tiny", weights="world").eval()
+    g = embed_images(model, table, quiet=True)
+    g.meta["root"] = str(table.root)
+    found = find(ask(model, ["a man in black"]), g, 3)
+    page = answer_page(found, beside=[tmp_path])
+    assert len(page.content(0)["items"]) == 3 and page.scene.g_thumb.lost == []
+    assert found._repr_html_().count("data:image/jpeg") == 3 and image_notes(found) == []
+    pictures = images_of(g, beside=[tmp_path])
+    assert (pictures([5])[0] == table.image(5)).all()
+    (table.root/"images.npy").unlink()
+    gone = images_of(g, beside=[tmp_path])
+    with pytest.raises((OSError, ValueError)): gone([5])
+    assert pictures.notes() == [] and "1 of the images shown cannot be read" in gone.notes()[0]
