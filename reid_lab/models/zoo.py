@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ..core.basics import OnUse, check_choice
+from .weights.shipped import RECORDS
 
 # %% ../../nbs/05_models/75_zoo.ipynb #73c51029
 if TYPE_CHECKING: # imported where they are needed only: records are read without them
@@ -47,8 +48,11 @@ class ModelInfo:
     trains: bool = True  # Has losses; False: a control that only embeds
     starts: str = ''  # Weights that the paper starts from, for `weights`, or `none`: it begins with random numbers. A
     # training that begins otherwise must say so; empty: those of the package, or every training says where it begins
+    starts_like: str = ''  # A model of the package: it begins with the same weights, as far as their tensors fit
 
     def __post_init__(self):
+        if self.starts and self.starts_like:
+            raise ValueError(f"starts={self.starts!r} and starts_like={self.starts_like!r} are two starts; give one")
         if isinstance(self.make, str): object.__setattr__(self, 'make', OnUse(f'models.{self.make}'))
         check_choice('reads', self.reads, READS)
         check_choice('size', self.size, SIZES)
@@ -109,6 +113,14 @@ MODELS = dict(
         'any image tower, trained on identities by BoT', ('n_ids', 'tower'),
         starts='the published weights of its tower'),
 )
+
+
+def _starts_like(model):
+    "What the record of a model says of its start"
+    return MODELS[model].starts_like if model in MODELS else ''
+
+
+RECORDS.append(_starts_like)
 
 # %% ../../nbs/05_models/75_zoo.ipynb #99e8eb3a
 KINDS: dict[str, dict] = dict(all={}, text=dict(reads='captions', trains=True),

@@ -26,6 +26,7 @@ from ..data.loaders import Batches, FreeOrder, masked_singly, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
 from ..datasets.aerial import SOURCES, Bridges
+from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer, world_names
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from ..results.tables import read_csv, to_csv
@@ -108,7 +109,9 @@ def text_tokenizer(table:ReidTable, # Its `train` captions are read
     s:TextTrain, # Settings
     ) -> WordPiece | None: # Tokenizer, or None: that of the weights or of CLIP
     "The tokenizer of a model without weights"
-    if s.start != 'none' or MODELS[s.model].size != 'tiny': return None
+    own = s.start == WORLD and s.model not in shipped()     # its constructor may know nothing of shipped tokenizers
+    if own and world_names(s.model): return shipped_tokenizer(card_for(s.model))
+    if not own and (s.start != 'none' or MODELS[s.model].size != 'tiny'): return None
     words = [c for cs in table.where(split='train')['captions'] for c in cs]
     if not words: raise ValueError(f"{table!r} has no caption in its split 'train'")
     return WordPiece.train(words, s.vocab, s.words, clean='letters')

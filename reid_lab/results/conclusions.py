@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .comparisons import Paired, paired, smallest_effect
-from .rows import SETTING_FIELDS, Setting, others_of, row_starts, settings_of
+from .rows import SETTING_FIELDS, Setting, others_of, settings_of
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #825b4d0e
 if TYPE_CHECKING: # imported where it is needed only
@@ -83,7 +83,8 @@ def _compared(rows, metric):
     found = []
     for (dataset, _, _), group in frame.groupby(['dataset', 'split', 'stage'], sort=False):
         group = group.drop_duplicates(['setting', 'seed'], keep='last')
-        group = group[['setting', 'seed', metric]].assign(weights=row_starts(group))
+        about_start = [name for name in ('start', 'weights', 'model', 'parameters') if name in group]
+        group = group[['setting', 'seed', metric, *about_start]]
         seeds_of = group.groupby('setting', sort=False).seed.agg(set)
         base = group.setting.iat[0]
         for other in others_of(group, base, 'setting'):
@@ -150,7 +151,7 @@ COMPARED_BY = ('variant', *SETTING_FIELDS, 'dataset', 'split', 'seed')
 def recorded_row(row:dict, # Of `metrics.json`
     ) -> dict: # For `conclusions`
     "A recorded row with its metrics unfolded; one of an earlier version has a label in place of fields"
-    start = {key: row['extra'][key] for key in ('start', 'weights') if row.get('extra', {}).get(key)}
+    start = {key: row['extra'][key] for key in ('start', 'weights', 'model') if row.get('extra', {}).get(key)}
     return {**start, **row['metrics'], **{key: row[key] for key in COMPARED_BY if key in row}}
 
 

@@ -30,6 +30,7 @@ class EndRow:
     gain: tuple = ()            # in the first metric, over the row it is compared with: mean, and low and high if known
     searched: str = ''          # what was searched: the best is marked within it
     compared: bool = True       # False: chance or an untrained start, which are never the best
+    note: str = ''              # why the gain is not one of what is compared alone: it is not resolved
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,12 @@ def _digits(metric, values):
     return 3
 
 
-def _gain_text(gain):
-    "A difference, with its interval if it has one"
-    if not gain: return ''
-    mean, *limits = gain
+def _gain_text(row):
+    "A difference, with its interval if it has one, or with what else differs"
+    if not row.gain: return ''
+    mean, *limits = row.gain
     text = f'{mean:+.2f}'.replace('-0.00', '+0.00')
+    if row.note: return f"{text} ({row.note.partition(':')[0]})"
     return f'{text} [{limits[0]:+.2f}, {limits[1]:+.2f}]' if limits else text
 
 
@@ -153,7 +155,7 @@ def _table_of(end, most):
         row = end.rows[i]
         cells = [_Cell(row.variant), *([_Cell(row.searched)] if searched else [])]
         cells += [_Cell(score(row, metric), i in best[metric]) for metric in end.metrics]
-        if gains: cells.append(_Cell(_gain_text(row.gain)))
+        if gains: cells.append(_Cell(_gain_text(row)))
         body.append(cells)
     return _Table(tuple(chosen), head, body, len(end.rows) - len(chosen))
 
@@ -282,11 +284,12 @@ def _end_row(label, rows, metrics, searched):
 
 
 def _gains(rows, metric):
-    "Label -> mean of the difference with the first setting, and its interval, if there are several seeds"
+    "Label -> `gain` and `note` of its row: the difference with the first setting, its interval if there is one"
     found = {}
     for _, result in comparisons(map(recorded_row, rows), metric):
         limits = (result.low, result.high)
-        found[result.b] = (result.diff, *(limits if result.n > 1 and all(map(math.isfinite, limits)) else ()))
+        gain = (result.diff, *(limits if result.n > 1 and all(map(math.isfinite, limits)) else ()))
+        found[result.b] = dict(gain=gain, note=result.note)
     return found
 
 
@@ -310,7 +313,7 @@ def rows_of(rows:Sequence[dict], # Of `metrics.json`
         gains = _gains([row for of_setting in settings.values() for row in of_setting], metrics[0])
         for setting, of_setting in settings.items():
             row = _end_row(setting.name, of_setting, metrics, searched)
-            found.append(replace(row, gain=gains.get(str(setting), ())))
+            found.append(replace(row, **gains.get(str(setting), {})))
     return found
 
 # %% ../../nbs/04_results/60_endings.ipynb #b339e34a

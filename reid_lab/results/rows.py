@@ -546,23 +546,35 @@ RANDOM_STARTS = ('none', 'random') # Starts that are no weights
 _STARTS = ('start', 'weights')     # Where a row says it: a column, or a parameter
 
 
-def row_starts(frame:'pd.DataFrame', # From `load_results`, or of one's own with a column `weights`
+def _as_start(value):
+    "A start as text; empty for what is none: nothing, a number or numbers, which other columns called `weights` hold"
+    text = '' if value is None or value != value else str(value)
+    return '' if is_number(text.split(',')[0]) else text
+
+
+def _recorded_start(parameters):
+    "What the parameters of a row say of its start"
+    if not isinstance(parameters, dict): return ''
+    known = next(filter(None, (_as_start(parameters.get(name)) for name in _STARTS)), '')
+    if known or 'pretrained' not in parameters: return known
+    return str(parameters['pretrained'] or 'none')      # rows from before weights came with the package
+
+
+def row_starts(frame:'pd.DataFrame', # From `load_results`, or of one's own with a column `start` or `weights`
     ) -> list: # Text of each row; empty where it does not say
     "What the trainings behind rows started from"
     columns = [name for name in _STARTS if name in frame]
-    if columns: return ['' if value is None or value != value else str(value) for value in frame[columns[0]]]
-    if 'parameters' not in frame: return ['']*len(frame)
-    starts = []
-    for parameters in frame['parameters']:
-        known = parameters if isinstance(parameters, dict) else {}
-        starts.append(next((str(known[name]) for name in _STARTS if known.get(name)), ''))
-    return starts
+    found = [list(map(_as_start, frame[name])) for name in columns]
+    found.append([*map(_recorded_start, frame['parameters'])] if 'parameters' in frame else [''])
+    width = len(frame)
+    return [next(filter(None, values), '') for values in zip(*(v if len(v) == width else ['']*width for v in found))]
 
 
 def kind_of_start(start:str, # From `row_starts`; of several weights with commas
-    ) -> str: # `random`, `world` or `file`, with commas
-    "Whether a training began at random, from our own small weights or from weights in a file"
+    ) -> str: # `random`, `world`, `part of world` or `file`, with commas
+    "Whether a training began at random, from our own small weights, from a part of them, or from weights in a file"
     def kind(name):
         if name in RANDOM_STARTS: return 'random'
+        if name.startswith('world ('): return 'part of world'   # a model of one's own, see `Trained`
         return 'world' if name == 'world' else 'file'
     return ','.join(kind(name.strip()) for name in start.split(','))

@@ -140,8 +140,8 @@ def run_difference(a:'pd.DataFrame', # Rows of one setting, see `compare_runs`
     pairs = sorted(of_a.keys() & of_b.keys())
     if not pairs: return RunDifference(replace(_unpaired(a, b, metric, level), note=why), to, False, why)
     found = paired_scores(metric, [of_a[pair] for pair in pairs], [of_b[pair] for pair in pairs], level)
-    note = why or note_of_starts(_other_weights(a, b), 'a', 'b')
-    return RunDifference(replace(found, unpaired=len(of_a) + len(of_b) - 2*len(pairs), note=note), to, True, why)
+    why = why or note_of_starts(_other_weights(a, b), to, b.side.iat[0])
+    return RunDifference(replace(found, unpaired=len(of_a) + len(of_b) - 2*len(pairs), note=why), to, True, why)
 
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #546d9f44

@@ -254,7 +254,8 @@ def _train_in_processes(job):
         model = load_weights(job.model, folder/WEIGHTS).eval().to(device)
     for part, state in zip(job.stateful, states):
         if part is not None: part.load_state_dict(state)
-    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], job.key or {})
+    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], job.key or {},
+                   start=about.get('start'))
 
 
 def work(folder:Path | str, # With the call of `fit`, written by the process that started this one

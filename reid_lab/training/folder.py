@@ -19,8 +19,8 @@ from ..core.files import atomic_path
 from ..core.old_names import renamed, renamed_names
 from ..core.weight_files import load_weights, save_weights
 from ..data.table import ReidTable
-from ..models.weights.shipped import world_names
-from ..models.weights.start import NONE
+from ..models.weights.shipped import WORLD, world_names
+from ..models.weights.start import NONE, Loaded
 from ..models.zoo import MODELS, create_model
 from .options import Execution
 
@@ -137,7 +137,8 @@ def start_of(model_name:str, # Key of the zoo
             f"weights='': no weights of {model_name} come with the package, "
             "and its record says nothing about its start; "
             "pass weights='none' for random numbers, or a file, or state it "
-            "in its ModelInfo (starts='none', or the weights that its paper starts from)")
+            "in its ModelInfo (starts='none', starts_like='bot_tiny' for weights of the package "
+            "that fit it, or the weights that its paper starts from)")
     raise ValueError(
         f"weights='': {model_name} ({info.paper}) starts from {info.starts}; "
         "pass the file as weights, or weights='none' for random numbers")
@@ -166,6 +167,24 @@ def _card(trained):
 
 
 _STARTS = ('weights', 'text_weights', 'pretrained') # arguments of models that a trained folder has no use for
+_UNKNOWN = object()
+
+
+def _named_start(key):
+    "What a key says of the start; empty where it says nothing"
+    named = key.get('weights', '')
+    return named if isinstance(named, str) else ''
+
+
+def _start_of_model(model, key):
+    "What rows say of the start of a training, by its key and by the report that a constructor leaves"
+    named, report = _named_start(key), getattr(model, 'loaded', _UNKNOWN)
+    if report is None: return named or 'none'
+    if not isinstance(report, Loaded): return named
+    # a model of one's own of which the shipped weights fit in part does not start where the others do
+    in_part = named == WORLD and (report.unused or report.misfit)
+    if in_part: return f'{WORLD} ({report.matched} of {report.total} tensors)'
+    return named or Path(report.source).name
 
 
 @dataclass
@@ -178,6 +197,10 @@ class Trained:
     seconds: float              # of training
     key: dict = field(default_factory=dict)  # what decided the weights
     data: str = ''              # name of the table that was trained on; empty: not known
+    start: str | None = None    # `none`, `world`, a name or file; empty: not known; None: as key and model say
+
+    def __post_init__(self):
+        if self.start is None: self.start = _start_of_model(self.model, self.key)
 
     def __repr__(self):
         parameters = sum(p.numel() for p in self.model.parameters())
@@ -189,9 +212,10 @@ class Trained:
                 f"  .model is the network, .log its rows, .key what decided the weights, .save(FOLDER) keeps it)")
 
     @property
-    def cost(self) -> dict[str, float]:
-        "Columns of rows of results"
-        return dict(images_seen=self.images, train_s=round(self.seconds, 1))
+    def cost(self) -> dict[str, float | str]:
+        "Columns of rows of results: images, seconds and, where it is known, the start, by which rows are compared"
+        start = dict(start=self.start) if self.start else {}
+        return dict(images_seen=self.images, train_s=round(self.seconds, 1), **start)
 
     def save(self, folder:Path | str, # Made if need be
         ) -> None:
@@ -199,7 +223,7 @@ class Trained:
         folder = Path(folder)
         claim(folder, self.key)
         save_weights(self.model, folder/WEIGHTS, **_card(self))
-        about = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds)
+        about = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds, start=self.start)
         with atomic_path(folder/DONE) as tmp: tmp.write_text(json.dumps(about))
 
 # %% ../../nbs/08_training/45_folder.ipynb #a381bbde
@@ -232,4 +256,5 @@ def load_trained(folder:Path | str, # That `fit` finished
     other = differences(there, key) if key is not None else {}
     if other: raise ValueError(f"{str(folder)!r} was trained otherwise (there, here): {other}; train anew")
     model = load_weights(model_of(there, **more), folder/WEIGHTS).eval().to(device)
-    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], there)
+    start = about.get('start', _named_start(there))     # earlier versions did not note it
+    return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], there, start=start)

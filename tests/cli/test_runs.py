@@ -52,6 +52,10 @@ def test_other_starts_and_presets_are_said_and_not_resolved():
     b.rows["mAP"] += [5., 5.1, 5.2]
     line = compare_runs([a, b]).lines.iloc[1]
     assert line.verdict == "not resolved" and "other starts" in line.note
+    for side, file in ((a, "one.pth"), (b, "two.pth")):     # of one model: files of one kind
+        side.rows["parameters"] = [dict(weights=file, model="m")]*3
+    table = compare_runs([a, b])
+    assert table.lines.verdict.iloc[1] == "not resolved" and "a from one.pth, b from two.pth" in table.text()
     preset = compare_runs([a, RunSide("c", a.rows.assign(preset="full", mAP=a.rows["mAP"] + 9))]).lines.iloc[1]
     assert preset.verdict == "not resolved" and "other presets (quick; full)" in preset.note
     params = [RunSide(n, a.rows, dict(lr=lr, seed=lr)) for n, lr in (("a", 1), ("b", 2))]

@@ -16,6 +16,7 @@ from reid_lab.models.weights.shipped import (
     save_shipped,
     world_names,
 )
+from reid_lab.models.weights.start import start_own
 from reid_lab.models.zoo import MODELS, create_model
 from reid_lab.recipes.camel import load_data
 from reid_lab.recipes.camel_settings import Config
@@ -78,9 +79,9 @@ FAULTS = [
     bad("starts: no such setting", "stepz=3", lambda t: run_start("bot_tiny", "smoke", stepz=3), "stepz",
         error=TypeError),
     bad("starts: no such preset", "preset=smke", lambda t: run_start("bot_tiny", "smke"), "smke", "smoke"),
-    bad("starts: none come with the package", "dual_tiny from the World",
-        lambda t: create_model("dual_tiny", vocab_size=60, weights="world"),
-        "none of this model come with the package"),
+    bad("starts: nothing that comes with the package fits", "one layer from the World",
+        lambda t: start_own(torch.nn.Linear(2, 3), "mine_tiny", "world"), "no parameter of 'mine_tiny'",
+        "looked at", "pass 'none', or a file"),
     bad("starts: no card of this model", "the tokenizer of dual_tiny", lambda t: card_for("dual_tiny"), "dual_tiny",
         "weights='none' starts from random numbers"),
     bad("cards: a file without one", "weights of another program", lambda t: read_card(_header(t)),
@@ -112,5 +113,5 @@ FAULTS = [
     bad("starts: CAMeL on a World that a file has seen", "the shipped weights by their path", lambda t: load_data(
         "smoke", weights=str(world_names("camel_tiny")["world"]), world_seed=500), "world_seed=500"),
     bad("starts: a model of one's own", "its record says nothing", _own, "mine_tiny",
-        "weights='none'", "starts='none'"),
+        "weights='none'", "starts='none'", "starts_like='bot_tiny'"),
 ]

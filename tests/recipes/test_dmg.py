@@ -83,7 +83,7 @@ def test_the_start_alone_is_not_trained(case, tmp_path):
     torch.manual_seed(3)
     first = new_model(case.train, method_settings("start", "smoke"))
     assert all(torch.equal(v, done.model.state_dict()[k]) for k, v in first.state_dict().items())
-    assert done.cost == dict(images_seen=0, train_s=0.)
+    assert done.cost == dict(images_seen=0, train_s=0., start="none")
     a, b = (run_method(setting, "smoke", 3, keep=tmp_path) for _ in range(2))
     assert [r["mAP"] for r in a] == [r["mAP"] for r in b]
     paper = method_settings("start", "paper", weights="none")

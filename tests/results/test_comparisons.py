@@ -138,7 +138,8 @@ def started(a, b, models=("m", "m"), **columns):
 
 @pytest.mark.parametrize("a, b, models", [("world", "none", ("m", "m")), ("none", "r50.pth", ("m", "m")),
                                           ("world", "r50.pth", ("m", "n")), ("one.pth", "two.pth", ("m", "m")),
-                                          ("world,none", "world,world", ("m", "m"))])
+                                          ("world,none", "world,world", ("m", "m")),
+                                          ("world", "world (9 of 12 tensors)", ("m", "n"))])
 def test_rows_of_other_starts_are_not_resolved(a, b, models):
     p = paired(started(a, b, models), "R1", "a", "b")
     assert p.low > 0 and p.verdict == "not resolved"
@@ -160,6 +161,16 @@ def test_starts_may_be_what_is_compared():
     assert paired(frame, "R1", dict(weights="world"), dict(weights="none")).verdict == "higher"
     named = frame.assign(variant=frame.variant.map({"a": "a, weights=world", "b": "a, weights=none"}))
     assert paired(named, "R1", "a, weights=world", "a, weights=none").verdict == "higher"
+
+
+def test_numbers_called_weights_are_no_start_and_rows_from_before_weights_were_began_at_random():
+    frame = started("world", "world").drop(columns="parameters")
+    assert paired(frame.assign(weights=[1000]*3 + [1001]*3), "R1", "a", "b").note == ""     # of parameters
+    assert paired(frame.assign(weights=["1, 1, 0.5"]*3 + ["1, 2, 0.5"]*3), "R1", "a", "b").note == ""   # of marks
+    earlier = frame.assign(parameters=[dict(pretrained="", model="m")]*3 + [dict(weights="world", model="m")]*3)
+    assert "a from none, b from world" in paired(earlier, "R1", "a", "b").note
+    named = earlier.assign(parameters=[dict(pretrained="w.pth")]*3 + [dict(start="none")]*3)
+    assert "from w.pth" in paired(named, "R1", "a", "b").note
 
 
 def test_starts_are_looked_at_pair_by_pair():

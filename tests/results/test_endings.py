@@ -104,3 +104,17 @@ def test_what_is_kept_is_what_was_made():
     for row in missing:
         if row["method"] == "New": row["metrics"]["mAP"] = math.nan
     assert "mAP" not in run_end(record(missing)).rows[1].scores
+
+
+def test_a_gain_over_another_start_is_not_resolved_and_says_so():
+    found = rows(("Base", "New"))
+    for row in found: row["extra"] = dict(start="none" if row["method"] == "Base" else "world", model="m")
+    end = run_end(record(found))
+    want = "other starts: Base, zeroshot from none, New, zeroshot from world; train both from one start"
+    assert end.rows[1].note == want
+    text = "\n".join(end_lines(end))
+    assert "+3.97 (other starts)" in text and "[" not in text.replace("[95 %]", "")
+    assert "No difference is resolved at 95 %" in text and "from world" in text
+    assert "+3.97 (other starts)" in end_markdown(RunEnd.from_dict(json.loads(json.dumps(end.as_dict()))))
+    for row in found: row["extra"] = dict(start=f"{row['method']}.pth", model=row["method"])    # each from its own file
+    assert run_end(record(found)).rows[1].note == ""

@@ -81,3 +81,14 @@ def test_a_training_prints_three_lines():
     assert second == "  9 steps, 72 images in 1.3 s; last losses: id_loss 3.142" and "Linear" not in third
     assert "none recorded" in repr(Trained(torch.nn.Linear(1, 1), [], 0, 0, 0.)) and "images without a name" in repr(
         Trained(torch.nn.Linear(1, 1), [], 0, 0, 0.))
+
+
+def test_a_folder_keeps_the_start_of_its_training(folder):
+    assert load_trained(folder).cost["start"] == json.loads((folder/DONE).read_text())["start"] == "none"
+    about = json.loads((folder/DONE).read_text())
+    del about["start"]
+    (folder/DONE).write_text(json.dumps(about))
+    assert "start" not in load_trained(folder).cost         # an earlier version, whose key does not say it
+    model = create_model("bot_tiny", size=(32, 16), n_ids=2, weights="world")
+    assert Trained(model, [], 1, 8, 1.).start == "bot_tiny.safetensors"     # as the file is called
+    assert Trained(model, [], 1, 8, 1., dict(weights="world")).cost["start"] == "world"

@@ -32,7 +32,7 @@ from reid_lab.models.weights.formats import (
     unwrapped,
     with_prefix,
 )
-from .shipped import WORLD, data_of, world_names, worlds_of
+from .shipped import WORLD, data_of, read_card, world_files, world_names, worlds_of
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #9d29b4d2
 NONE = (None, False, 'none') # values of `weights` that start from random numbers
@@ -397,6 +397,40 @@ def load_network(net:nn.Module, # Takes the weights; changed in place
     return loaded
 
 # %% ../../../nbs/05_models/00_weights/30_start.ipynb #ebeee770
+def _fitting(net, path):
+    "Names of a network's parameters that a shipped file holds in the same shape"
+    theirs = open_weights(path, values=False).state
+    return [name for name, x in net.named_parameters() if name in theirs and theirs[name].shape == x.shape]
+
+
+def _world_file(net, model):
+    "The shipped file that `weights='world'` stands for: that of the model, else the one that fits best"
+    fits = {path: len(_fitting(net, path)) for path in world_files(model)}
+    if not fits:
+        raise ValueError("weights='world': none of this model come with the package; pass 'none', or a file or folder")
+    most = max(fits.values())
+    best = [path for path, n in fits.items() if n == most]
+    if not most:
+        names = ', '.join(path.stem for path in fits)
+        raise ValueError(
+            f"weights='world': no parameter of {model!r} has the name and shape of one that comes with the package "
+            f"(looked at: {names}); pass 'none', or a file or folder")
+    if len(best) > 1:
+        raise ValueError(
+            f"weights='world': as much of {model!r} fits {' as '.join(repr(path.stem) for path in best)} "
+            f"({most} parameters); choose one in its ModelInfo, such as starts_like={best[0].stem!r}")
+    return best[0]
+
+
+def _start_in_part(net, model, weights, change):
+    "Start a network of one's own from what fits of a shipped file; what does not is named and counted in a warning"
+    path = _world_file(net, model)
+    gives = read_card(path).model
+    start = begin(type(weights)(path), (gives,), f'weights of {gives} that this library wrote')     # a trial stays one
+    net.loaded = load_network(net, start, head=(), change=change, least=0., optional=('',))
+    return net
+
+
 def start_own(net:nn.Module, # New; changed in place
     model:str, # Its key in the zoo
     weights:str | Path | dict=None, # None or 'none', 'world', or a file of this library
@@ -407,8 +441,11 @@ def start_own(net:nn.Module, # New; changed in place
     "Start a network from weights of the same model, or of one that lacks certain parts"
     lacks = lacks or {}
     fits = tuple(dict.fromkeys((model, *lacks)))
+    names = world_names(model)
+    if isinstance(weights, str) and weights == WORLD and not (names and read_card(names[WORLD]).model in fits):
+        return _start_in_part(net, model, weights, change)
     wanted = f"weights of {' or '.join(fits)} that this library wrote"
-    start = begin(weights, fits, wanted, world_names(model))
+    start = begin(weights, fits, wanted, names)
     net.loaded = start
     if start is None: return net
     if start.gives: own = lacks.get(start.gives, ())
@@ -430,8 +467,9 @@ def start_key(weights:'str | Path | dict | Weights', # As a constructor takes th
     if isinstance(weights, dict): return dict(start={'state dict': _state_sum(unwrapped(weights))})
     if isinstance(weights, (Start, Weights)): return dict(start={'state dict': _state_sum(weights.state)})
     if weights in NONE: return {}
-    place = chosen(world_names(model).get(weights, weights))
+    place = chosen(weights)
     path = place.path
     files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if weights == WORLD: files = world_files(model)
     sums = {with_prefix(p.name, place.prefix): file_sum(p) for p in files if p.is_file()}
     return dict(start=sums or str(weights))
