@@ -199,7 +199,8 @@ def test_a_control_is_a_source_that_saw_no_image(tower, tmp_path):
 def test_a_control_of_other_weights_is_another_source(tower, tmp_path):
     case = P.world_case("smoke", 3)
     done = D.trained_on(case, "smoke", 3, tmp_path/"a", **D.source_settings("smoke", "frozen:test_vit", str(tower)))
-    assert (done.steps, done.images, done.log, done.cost) == (0, 0, [], dict(images_seen=0, train_s=0., start="vit.pth"))
+    cost = dict(images_seen=0, train_s=0., start="vit.pth")
+    assert (done.steps, done.images, done.log, done.cost) == (0, 0, [], cost)
     other = tmp_path/"vit.pth"
     torch.save({k: 2*v for k, v in torch.load(tower).items()}, other)
     with pytest.raises(ValueError, match="holds another training.*'start'"):
