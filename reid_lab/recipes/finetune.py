@@ -29,6 +29,7 @@ from ..datasets.registry import data_root_of
 from ..models.frozen import check_tower, named_tower
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
+from .names import TOWER_HINT
 from ..results.rows import Setting
 from ..results.tables import read_csv, to_csv
 from ..retrieval.chance import Lists, chance_of, list_counts
@@ -214,9 +215,7 @@ def beginning(model:str='', # Image model of the zoo; a tower such as `frozen:NA
                 "give the weights that it was made from")
         found = Beginning('tuned' if name == 'frozen' else name, tower, weights)
         for named in tower.values(): check_tower(found.model, named)
-    remedy = ('Towers of other programs are frozen:NAME, torchvision:NAME or hf:FOLDER; the folder of a training will '
-              'do as well.')
-    check_choice('model', found.model, list_models('image'), remedy)
+    check_choice('model', found.model, list_models('image'), TOWER_HINT)
     if found.model == 'tuned' and not found.weights and not str(found.arguments.get('tower', '')).startswith('hf:'):
         raise ValueError(f"model={model!r} comes without weights; give its file with weights=FILE")
     return found

@@ -292,7 +292,8 @@ def find_study(studies:dict, # Name -> `Study`
     printed = printed_names(studies)
     if _plain(name) in printed: return printed[_plain(name)]
     if paper: _refuse_drawing(name, paper)
-    return check_choice('study', name, studies, f'Or name what the paper prints: one of {sorted(printed)}.')
+    hint = f'Or name what the paper prints: one of {sorted(printed)}.' if printed else ''
+    return check_choice('study', name, studies, hint)
 
 
 def study_table(studies:dict, # Name -> `Study`

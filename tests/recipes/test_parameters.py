@@ -1,4 +1,5 @@
 """Every parameter of every experiment is refused before a kernel starts, and every good value passes."""
+import importlib
 import math
 import subprocess
 import sys
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 
 from reid_lab.core.basics import pick_device
+from reid_lab.core.declared import declared
 from reid_lab.datasets.export import export_world
 from reid_lab.experiments.notebooks import check_before_run, experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
+from reid_lab.recipes import names
 from reid_lab.recipes.names import NUMBERS
 from reid_lab.recipes.parameters import CHECKS, check_run
+from reid_lab.recipes.study import printed_names
 from reid_lab.world.world import World
 
 EXPERIMENTS = experiments()
@@ -181,18 +185,42 @@ def test_devices_and_switches_that_a_machine_lacks(name):
 
 
 LIGHT = [("dart3", "dataset=wrld"), ("dmg", "device=tpu"), ("camel", "source=wrld"), ("camel", "dataset=market1501"),
-         ("cfan", "seed=-1"), ("word_masking", "dataset=viper")]
+         ("cfan", "seed=-1"), ("word_masking", "dataset=viper"), ("dmg", "preset=quik"), ("dmg", "study=mian"),
+         ("cfam", "study=table99"), ("dart3", "methods=dart4"), ("dart3", "scene=skewed"), ("dart3", "models=/nowhere"),
+         ("camel", "methods=camle"), ("camel", "model=bot_tiny"), ("cfam", "model=bot_tiny"), ("cfan", "model=cfam_tiny"),
+         ("cfan", "dataset=viper"), ("finetune", "model=osnt"), ("finetune", "preset=paper"), ("starts", "study=clip_tyni"),
+         ("starts", "preset=full"), ("camera_bias", "map=umapp"), ("camera_bias", "method=DART4"),
+         ("text_granularity", "method=cfamm"), ("text_granularity", "tests=rough"), ("attention_maps", "methods=gradcm"),
+         ("attention_maps", "models=bot_tinny"), ("word_masking", "variant=mask"), ("caption_cot", "images=/nowhere"),
+         ("failure_browser", "queries=both"), ("marked_search", "order=worst")]
 
 
-@pytest.mark.parametrize("name, given", LIGHT)
-def test_what_needs_no_model_is_refused_without_torch(name, given):
+def test_what_needs_no_model_is_refused_without_torch():
     "Imports are what a refusal costs: torch, and nbformat's checks of links, take seconds"
     heavy = ("torch", "torchvision", "papermill", "nbformat", "matplotlib")
     code = ("import sys; from reid_lab.cli.commands import main\n"
-            f"assert main(['run', {name!r}, '-p', {given!r}]) == 2\n"
-            f"print([m for m in {heavy} if m in sys.modules])")
+            f"for name, given in {LIGHT!r}:\n"
+            "    assert main(['run', name, '-p', given]) == 2\n"
+            f"    assert not {{*{heavy}}} & {{*sys.modules}}, given")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "[]\n" and f"{given.partition('=')[2]}" in done.stderr, done.stderr
+    said = done.stderr.splitlines()
+    assert done.returncode == 0 and len(said) == len(LIGHT), done.stderr
+    for (_, given), line in zip(LIGHT, said): assert given.partition("=")[2] in line
+
+
+def test_names_are_read_as_they_are_imported():
+    "`declared` reads the text of a module; each table it is asked for has these names, and no others, when it is imported"
+    tables = [table for ones in names._TABLES.values() for table in ones.values()]
+    for table in [*tables, *(names.Table(r.module, r.methods) for r in names._RECIPES.values() if r.methods)]:
+        known = vars(importlib.import_module(f"reid_lab.{table.module}"))[table.name]
+        assert list(declared(table.module, table.name)) == list(known), table
+
+
+def test_studies_are_found_as_they_are_when_imported():
+    for recipe in names._RECIPES.values():
+        studies = vars(importlib.import_module(f"reid_lab.{recipe.module}"))["STUDIES"]
+        read = names._read_studies(recipe)
+        assert list(read) == list(studies) and printed_names(read) == printed_names(studies)
 
 
 def test_the_whole_check_imports_neither_torchvision_nor_scipys_statistics():
