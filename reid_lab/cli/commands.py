@@ -8,7 +8,6 @@ __all__ = ['parser', 'main']
 # %% ../../nbs/16_cli/50_commands.ipynb #afdcc41a
 import argparse
 import contextlib
-import difflib
 import os
 import re
 import shutil
@@ -50,6 +49,13 @@ from reid_lab.cli.output import (
 from .parameters import parameter_help, parameter_options, parameter_words
 from .runs import add_cite
 from .serve import add_serve
+from reid_lab.cli.suggestions import (
+    check_experiment_word,
+    nearest,
+    unknown_command,
+    unknown_options,
+    unknown_value,
+)
 from .weights import add_weights
 from ..core.reporting import Plain, printable
 
@@ -267,27 +273,53 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_args(self, args=None, namespace=None):
         "Take parameters of an experiment as options; refuse what no option is, with the nearest option of the command"
-        args = self._with_parameters(sys.argv[1:] if args is None else list(args))
+        args = sys.argv[1:] if args is None else list(args)
+        at = self._place_of_command(args)
+        if at is not None:
+            command, words = self.commands.choices[args[at]], args[at + 1:]
+            words = command.with_parameters(words)
+            command.refuse_unknown(words)
+            args = [*args[:at + 1], *words]
         found, rest = self.parse_known_args(args, namespace)
-        if not rest: return found
-        command = self.commands.choices[found.command]
-        text = f"unrecognized arguments: {' '.join(rest)}"
-        unknown = [word.partition('=')[0] for word in rest if word.startswith('--')]
-        options = [option for option in command._option_string_actions if option.startswith('--')]
-        if unknown and command.takes_parameters: options += parameter_options(args)
-        near = difflib.get_close_matches(unknown[0], options, n=1) if unknown else []
-        command.error(f'{text}; did you mean {near[0]}?' if near else text)
+        if rest: self.commands.choices[found.command].error(f"unrecognized arguments: {' '.join(rest)}")
+        return found
 
-    def _with_parameters(self, args):
-        "The words of a command line, those of `run` and `sweep` as `parameter_words` reads them"
-        names = self.commands.choices
-        at = next((i for i, word in enumerate(args) if word in names), None)
-        if at is None or not names[args[at]].takes_parameters: return args
-        command, words = names[args[at]], args[at + 1:]
+    def _place_of_command(self, args):
+        "Where the command stands in a command line; None if it is missing, an error if there is none of that name"
+        commands = self.commands.choices
+        for at, word in enumerate(args):
+            if word in commands: return at
+            if any(option.startswith(word) for option in self._option_string_actions): continue
+            near = nearest(word, self._option_string_actions)
+            self.error(f'unrecognized arguments: {word}; did you mean {near}?' if near
+                       else unknown_command(word, commands))
+        return None
+
+    def with_parameters(self, words):
+        "The words behind this command; of `run` and `sweep` as `parameter_words` reads them"
+        if not self.takes_parameters: return words
         if {'-h', '--help'} & {*words}:
-            command.about_notebook = parameter_help(words, shutil.get_terminal_size().columns - 2)
-        try: return [*args[:at + 1], *parameter_words(words, command)]
-        except ValueError as e: command.error(str(e))
+            self.about_notebook = parameter_help(words, shutil.get_terminal_size().columns - 2)
+        try: return parameter_words(words, self)
+        except ValueError as e: self.error(str(e))
+
+    def refuse_unknown(self, words):
+        "An error for an option that this command has not, before one for what is missing"
+        options = [option for option in self._option_string_actions if option.startswith('--')]
+        unknown = unknown_options(words, options)
+        if not unknown: return
+        if self.takes_parameters:
+            try: check_experiment_word(words, self)
+            except (ValueError, OSError) as e: self.error(message(e))
+            options += parameter_options(words)
+        near = nearest(unknown[0], options)
+        text = f'unrecognized arguments: {unknown[0]}'
+        self.error(f'{text}; did you mean {near}?' if near else text)
+
+    def _check_value(self, action, value):
+        "As argparse has it, with the nearest choice first"
+        if action.choices is None or value in action.choices: return
+        raise argparse.ArgumentError(action, unknown_value(str(value), [str(choice) for choice in action.choices]))
 
     def error(self, message):
         "The error in one line, and where the help is, in place of a usage that is longer than a screen allows"

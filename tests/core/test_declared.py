@@ -14,7 +14,8 @@ def text(monkeypatch):
 
 
 @pytest.mark.parametrize("source, names", [
-    ("X = dict(a=1, b=2)", "ab"), ("X = {'a': f(), 'b': 2}", "ab"), ("X = ('a', 'b')", "ab"), ("X = ['a', *Y]\nY = ('b',)", "ab"),
+    ("X = dict(a=1, b=2)", "ab"), ("X = {'a': f(), 'b': 2}", "ab"), ("X = ('a', 'b')", "ab"),
+    ("X = ['a', *Y]\nY = ('b',)", "ab"),
     ("X = {**Y, 'b': 1}\nY = dict(a=0)", "ab"), ("X = {k: f(k) for k in Y}\nY = 'a', 'b'", "ab"),
     ("X = {**{k: f(k) for k in Y}, 'b': 1}\nY = dict(a=0)", "ab"), ("X = dict(a=1)\nX |= dict(b=2)", "ab"),
     ("A = 'a'\nX = (A, 'b')", "ab"), ("from .b import Z as X", "z")])

@@ -187,10 +187,13 @@ def test_devices_and_switches_that_a_machine_lacks(name):
 LIGHT = [("dart3", "dataset=wrld"), ("dmg", "device=tpu"), ("camel", "source=wrld"), ("camel", "dataset=market1501"),
          ("cfan", "seed=-1"), ("word_masking", "dataset=viper"), ("dmg", "preset=quik"), ("dmg", "study=mian"),
          ("cfam", "study=table99"), ("dart3", "methods=dart4"), ("dart3", "scene=skewed"), ("dart3", "models=/nowhere"),
-         ("camel", "methods=camle"), ("camel", "model=bot_tiny"), ("cfam", "model=bot_tiny"), ("cfan", "model=cfam_tiny"),
-         ("cfan", "dataset=viper"), ("finetune", "model=osnt"), ("finetune", "preset=paper"), ("starts", "study=clip_tyni"),
+         ("camel", "methods=camle"), ("camel", "model=bot_tiny"), ("cfam", "model=bot_tiny"),
+         ("cfan", "model=cfam_tiny"),
+         ("cfan", "dataset=viper"), ("finetune", "model=osnt"), ("finetune", "preset=paper"),
+         ("starts", "study=clip_tyni"),
          ("starts", "preset=full"), ("camera_bias", "map=umapp"), ("camera_bias", "method=DART4"),
-         ("text_granularity", "method=cfamm"), ("text_granularity", "tests=rough"), ("attention_maps", "methods=gradcm"),
+         ("text_granularity", "method=cfamm"), ("text_granularity", "tests=rough"),
+         ("attention_maps", "methods=gradcm"),
          ("attention_maps", "models=bot_tinny"), ("word_masking", "variant=mask"), ("caption_cot", "images=/nowhere"),
          ("failure_browser", "queries=both"), ("marked_search", "order=worst")]
 
@@ -209,7 +212,7 @@ def test_what_needs_no_model_is_refused_without_torch():
 
 
 def test_names_are_read_as_they_are_imported():
-    "`declared` reads the text of a module; each table it is asked for has these names, and no others, when it is imported"
+    "`declared` reads the text of a module; when it is imported, each table has these names and no others"
     tables = [table for ones in names._TABLES.values() for table in ones.values()]
     for table in [*tables, *(names.Table(r.module, r.methods) for r in names._RECIPES.values() if r.methods)]:
         known = vars(importlib.import_module(f"reid_lab.{table.module}"))[table.name]
