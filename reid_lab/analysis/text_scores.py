@@ -15,12 +15,17 @@ from torch import nn
 
 from ..data.loaders import tokenize
 from ..data.table import ReidTable
-from ..retrieval.embeddings import embed_images, embed_texts, image_pixels
+from ..retrieval.embeddings import Embeddings, embed_images, embed_texts, image_embeddings, image_pixels
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.ranking import rank
-from ..retrieval.rerank import rerank_itm
+from ..retrieval.rerank import MatchBatches, rerank_itm
 
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #3b897ee8
+def _batches(n, size=64):
+    "Row numbers, some at a time, as `embed_images` takes them"
+    return [list(range(first, min(first + size, n))) for first in range(0, n, size)]
+
+
 class Matcher:
     "ITM logits for (caption, image) pairs, with the tokens of all images computed once"
     def __init__(self, model:nn.Module, # With `image_states`, `text_states`, `match_logit`
@@ -31,10 +36,24 @@ class Matcher:
             raise ValueError(f"{type(model).__name__} has no ITM head, so no pair can be matched; use "
                              "k_test=0")
         self.model, self.captions, self.device = model, list(captions), next(model.parameters()).device
-        batches = np.array_split(np.arange(len(gallery)), -(-len(gallery)//64))
-        with torch.inference_mode():
-            pixels = (image_pixels(model, gallery, rows, self.device) for rows in batches)
-            self.image_tokens = torch.cat([model.image_states(x)[1] for x in pixels])
+        self.gallery = gallery
+        with torch.inference_mode(): states = [self._states(rows) for rows in _batches(len(gallery))]
+        self.image_emb = torch.cat([emb for emb, _ in states])
+        self.image_tokens = torch.cat([tokens for _, tokens in states])
+
+    def _states(self, rows): # -> embeddings, tokens
+        "What the model makes of some images"
+        return self.model.image_states(image_pixels(self.model, self.gallery, rows, self.device))
+
+    @property
+    def images(self) -> Embeddings:
+        "Embeddings of the gallery: those of `embed_images`, without a second pass"
+        return image_embeddings(self.model, self.gallery, self.image_emb.float().cpu().clone())
+
+    @property
+    def batches(self) -> MatchBatches:
+        "Pairs at a time: so few on a CPU that their states stay in its cache, many on a GPU"
+        return MatchBatches(256) if self.device.type == 'cpu' else MatchBatches()
 
     @torch.inference_mode()
     def __call__(self, q:np.ndarray | Sequence[int], # (P,) caption numbers
@@ -63,12 +82,13 @@ def evaluate(model:nn.Module, # Trained model
     gallery = table.gallery(split)
     if queries is None: queries = table.text_queries(split)
     q = embed_texts(model, queries, device=device, share=share)
-    g = embed_images(model, gallery, device=device, share=share)
+    matcher = Matcher(model.eval(), gallery, q.caption) if k_test else None
+    if matcher and device is None: g = matcher.images
+    else: g = embed_images(model, gallery, device=device, share=share)
     itc = retrieval_metrics(q, g, same_camera='keep', per_query=per_query)
     itc_top, _ = rank(q, g, 10, same_camera='keep')
-    if not k_test: return dict(q=q, g=g, itc=itc, itc_top=itc_top)
-    model.eval()
-    matches = rerank_itm(q, g, Matcher(model, gallery, q.caption), k_test=min(k_test, len(g)))
+    if matcher is None: return dict(q=q, g=g, itc=itc, itc_top=itc_top)
+    matches = rerank_itm(q, g, matcher, k_test=min(k_test, len(g)), batches=matcher.batches)
     itm = retrieval_metrics(q, g, same_camera='keep', scores=matches)
     itm_top, _ = rank(q, g, 10, same_camera='keep', scores=matches)
     fused = {w: retrieval_metrics(q, g, same_camera='keep', scores=matches.weighted(w)) for w in fusion}

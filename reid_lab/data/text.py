@@ -6,8 +6,8 @@
 __all__ = ['FORMS', 'FILE', 'SPECIAL', 'READ', 'UNKNOWN', 'CUT', 'THESAURUS', 'STOP_WORDS', 'EDA_OPS', 'clean_caption',
            'Tokenizer', 'ClipBPE', 'WordPiece', 'load_tokenizer', 'TextReport', 'read_text', 'check_sentence',
            'text_note', 'UnreadText', 'one_note', 'notes_together', 'quick_rng', 'eda_count', 'replace_synonyms',
-           'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_words', 'Masking',
-           'mask_tokens', 'mask_each']
+           'insert_synonyms', 'swap_words', 'delete_words', 'check_ops', 'eda', 'eda_batch', 'mask_order',
+           'without_places', 'mask_words', 'Masking', 'mask_tokens', 'mask_each']
 
 # %% ../../nbs/01_data/30_text.ipynb #724004e8
 import html
@@ -695,6 +695,26 @@ _JOINT = r"(?:['\u2019\u02bc\u2010\u2011-]|(?<=\d)[.,:](?=\d)|(?<=\b[^\W\d_])[.]
 _WORD = re.compile(f'{_PART}(?:{_JOINT}{_PART})*')
 
 
+def mask_order(text:str, # A caption
+    rng:np.random.Generator, # Such as `stream` makes
+    ) -> list[tuple[int, int]]: # Start and end of each content word
+    "The places of the content words in the random order in which they are masked: its beginnings are nested choices"
+    places = [match.span() for match in _WORD.finditer(text) if match.group().lower() not in STOP_WORDS]
+    return quick_rng(rng).sample(places, len(places))
+
+
+def without_places(text:str, # A caption
+    places:Sequence[tuple[int, int]], # Start and end of each word that goes, from `mask_order`
+    how:str='unk', # See `mask_words`
+    ) -> str:
+    "`text` without the words at some places"
+    replacement = '[UNK]' if how == 'unk' else ''
+    for start, end in sorted(places, reverse=True):     # from the end: places stay valid
+        text = text[:start] + replacement + text[end:]
+    if how == 'unk': return text
+    return re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))
+
+
 def mask_words(text:str, # A caption
     m:int, # Number of content words (all, if there are fewer)
     rng:np.random.Generator, # Such as `stream` makes; the same stream gives nested choices
@@ -703,13 +723,7 @@ def mask_words(text:str, # A caption
     "`text` without `m` random content words"
     check_choice('how', how, ('unk', 'delete'))
     if m < 0: raise ValueError(f"m={m!r} must be 0 or more words")
-    spans = [match.span() for match in _WORD.finditer(text) if match.group().lower() not in STOP_WORDS]
-    order = quick_rng(rng).sample(range(len(spans)), len(spans))
-    replacement = '[UNK]' if how == 'unk' else ''
-    for start, end in sorted((spans[i] for i in order[:m]), reverse=True):     # from the end: places stay valid
-        text = text[:start] + replacement + text[end:]
-    if how == 'unk': return text
-    return re.sub(r'\s+([.,;:!?]|$)', r'\1', ' '.join(text.split()))
+    return without_places(text, mask_order(text, rng)[:m], how)
 
 # %% ../../nbs/01_data/30_text.ipynb #36904839
 def _word_starts(ids, tok): # (B,L) -> (B,L) list of bool, does a word start here?

@@ -149,6 +149,10 @@ class CAMeL(nn.Module):
     def encode_image(self, img:Tensor) -> Tensor: return self.image_states(img)[0] # (B,3,H,W) -> (B,D)
     def encode_text(self, tokens:Tensor) -> Tensor: return self.text_states(tokens)[0] # (B,L) -> (B,D)
 
+    def forward_norms(self, batch:dict) -> None: # With `img`
+        "What BatchNorm layers see of a batch: its images. Their statistics need no captions and no losses"
+        self.image_states(batch['img'])
+
 # %% ../../nbs/05_models/45_camel.ipynb #da79381b
 @patch
 def set_negatives(self:CAMeL,

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['FIELDS', 'PLACES', 'as_ids', 'Embeddings', 'written_meta', 'read_meta', 'check_target', 'what_it_holds',
-           'image_pixels', 'encode_images', 'further_columns', 'embed_images', 'caption_frame', 'embed_texts']
+           'image_pixels', 'encode_images', 'further_columns', 'image_embeddings', 'embed_images', 'caption_frame',
+           'embed_texts']
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f25554a8
 import json
@@ -756,6 +757,17 @@ def further_columns(table:'ReidTable', # Of images
     return out | {c: _plain_column(f[c]) for c in own if c in f}
 
 
+def image_embeddings(model:torch.nn.Module, # That made them
+    table:'ReidTable', # Of the images
+    emb:torch.Tensor, # (N,D) vectors, in the order of the table
+    ) -> Embeddings: # Without cameras if the table knows none
+    "Vectors of images with what their table says of them"
+    f = table.frame
+    cam = f.cam.to_numpy(np.int64) if (f.cam != -1).any() else None
+    return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=further_columns(table),
+                      meta=dict(model=type(model).__name__, data=table.name, kind='image'))
+
+
 def embed_images(model:torch.nn.Module, # Has `encode_image` and `size`
     table:'ReidTable', # Its images
     batch_size:int=64, # Images at a time
@@ -783,8 +795,7 @@ def embed_images(model:torch.nn.Module, # Has `encode_image` and `size`
 
     batches = [list(range(i, min(i + batch_size, len(f)))) for i in range(0, len(f), batch_size)]
     emb = _embed(model, batches, encoded, _Work(encode, 'images', device, quiet, share))
-    return Embeddings(emb, f.pid.to_numpy(), cam, f.path.tolist(), columns=further_columns(table),
-                      meta=dict(model=type(model).__name__, data=table.name, kind='image'))
+    return image_embeddings(model, table, emb)
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f710502e
 def caption_frame(texts:'str | Sequence[str] | pd.DataFrame | ReidTable', # As for `embed_texts`

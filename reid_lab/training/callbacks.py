@@ -78,6 +78,12 @@ def _run(self:Validate, learn):
     self.rows.append(dict(step=learn.step, images=learn.images, **metrics))
 
 # %% ../../nbs/08_training/30_callbacks.ipynb #ee8b4337
+def _forward_of_norms(model):
+    "The part of a training step that has BatchNorm, if the model names one; in 16 bits the forward that is wrapped"
+    is_wrapped = hasattr(model, '_original_forward')    # by Accelerate: another method would compute in 32 bits
+    return model if is_wrapped else getattr(model, 'forward_norms', model)
+
+
 @torch.no_grad()
 def refresh_batchnorm(model:nn.Module, # Changed in place
     loader:Loader, # Of training batches
@@ -85,7 +91,7 @@ def refresh_batchnorm(model:nn.Module, # Changed in place
     device:str | torch.device='cpu', # Device of `model`
     view:Callable[[dict, int], dict] | None=None, # Batch and its number -> batch, for images that training changes
     ) -> None:
-    "Estimate BatchNorm statistics from `n` batches; without effect on models without BatchNorm"
+    "Estimate BatchNorm statistics from `n` batches, by `model.forward_norms` if there is one; none without BatchNorm"
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     if not norms: return
     was_training, momenta = model.training, [m.momentum for m in norms]
@@ -93,10 +99,11 @@ def refresh_batchnorm(model:nn.Module, # Changed in place
         norm.reset_running_stats()
         norm.momentum = None # the plain mean over the batches
     model.train()
+    forward = _forward_of_norms(model)
     state = torch.get_rng_state() # the training's own draws go on as if nothing had been estimated
     for i, batch in zip(range(n), loader.epoch(0, 0)):
         if view: batch = view(batch, i)
-        model(to_device(batch, device))
+        forward(to_device(batch, device))
     torch.set_rng_state(state)
     for norm, momentum in zip(norms, momenta): norm.momentum = momentum
     mean_statistics(model)

@@ -207,12 +207,12 @@ def update(self:Learner, batch:dict, # From the loader or a task
     ) -> dict: # The outputs, losses detached
     "One forward, backward and optimiser step on `batch`"
     outs = [self._backward(part, forward or self.model) for part in batch_parts(batch, self.accumulate)]
-    mean_gradients(self.net.parameters())
+    if self.world > 1: mean_gradients(self.net.parameters())
     if self.clip: self.acc.clip_grad_norm_(self.model.parameters(), self.clip)
     self.opt.step()
     if advance: self.sched.step()
     self.opt.zero_grad()
-    mean_statistics(self.net)
+    if self.world > 1: mean_statistics(self.net)
     self.images += batch.get('n_images', self.world*len(batch['img'])) # with others, such as the bridges of CFAN
     return outs[0] if len(outs) == 1 else _joined(outs)
 

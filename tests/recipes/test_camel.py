@@ -1,4 +1,5 @@
 """The CAMeL protocol: settings, data, determinism, what is kept, an interrupted run, and refusal of other data."""
+import copy
 import inspect
 import json
 import re
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from reid_lab.analysis.text_scores import evaluate
+from reid_lab.analysis.text_scores import Matcher, evaluate
 from reid_lab.core.basics import stream
 from reid_lab.data.loaders import tokenize
 from reid_lab.data.text import WordPiece
@@ -27,7 +28,10 @@ from reid_lab.recipes.camel import (
 )
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
+from reid_lab.retrieval.embeddings import embed_images
+from reid_lab.retrieval.rerank import MatchBatches, rerank_itm
 from reid_lab.training import checkpoints, fit
+from reid_lab.training.callbacks import refresh_batchnorm
 from reid_lab.training.learner import Callback
 from reid_lab.world.world import World
 
@@ -314,6 +318,56 @@ def test_reranking_only_reorders_the_first(data):
     e = evaluate(model, data.target, "val", 4)
     for a, b in zip(e["itc_top"][:50], e["itm_top"][:50]):
         assert set(a[:4]) == set(b[:4]) and np.array_equal(a[4:], b[4:])
+
+
+def test_a_gallery_is_read_once_for_both_ways_to_rank(data, monkeypatch):
+    "Embeddings and tokens come from one pass; numbers are those of a pass each, and of any number of pairs at a time"
+    torch.manual_seed(0)
+    model = create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32)).eval()
+    gallery, n_read = data.target.gallery("val"), []
+    states = type(model).image_states
+    def counted(self, img):
+        n_read.append(len(img))
+        return states(self, img)
+    monkeypatch.setattr(type(model), "image_states", counted)
+    e = evaluate(model, data.target, "val", 4)
+    assert sum(n_read) == len(gallery)
+    apart = embed_images(model, gallery, quiet=True)
+    assert torch.equal(e["g"].emb, apart.emb) and e["g"].table().equals(apart.table()) and e["g"].meta == apart.meta
+    assert e["g"].emb.device.type == "cpu" and not e["g"].emb.is_inference()
+
+    matcher = Matcher(model, gallery, e["q"].caption)
+    one, many = (rerank_itm(e["q"], e["g"], matcher, k_test=4, batches=MatchBatches(n)) for n in (7, 1024))
+    assert matcher.batches.pairs < 1024 and torch.allclose(one.logit, many.logit, atol=1e-5)
+
+
+def test_statistics_of_batchnorm_need_the_images_alone(data, monkeypatch):
+    "The short way of `refresh_batchnorm` gives every layer what whole training steps give it, to the last bit"
+    torch.manual_seed(0)
+    short = create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32))
+    whole = copy.deepcopy(short)
+    loader = train_loader(Config("camel", "smoke"), data.source, data.tokenizer, short.size, 0)
+    with monkeypatch.context() as m:
+        m.setattr(type(short), "forward", None)     # losses are not computed
+        refresh_batchnorm(short, loader, n=3)
+    with monkeypatch.context() as m:
+        m.delattr(type(whole), "forward_norms")
+        refresh_batchnorm(whole, loader, n=3)
+    a, b = short.state_dict(), whole.state_dict()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    counts = [int(a[name]) for name in a if name.endswith("num_batches_tracked")]
+    assert counts and set(counts) == {3}
+
+
+def test_statistics_in_16_bits_are_those_of_the_wrapped_forward(data):
+    "Accelerate wraps `forward` alone: the short way would estimate them in another precision than training sees"
+    torch.manual_seed(0)
+    model = create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32))
+    seen = []
+    model._original_forward = model.forward
+    model.forward = lambda batch: seen.append(len(batch["img"]))
+    refresh_batchnorm(model, train_loader(Config("camel", "smoke"), data.source, data.tokenizer, model.size, 0), n=2)
+    assert len(seen) == 2
 
 
 def test_strategies_have_the_papers_order(data):

@@ -23,7 +23,7 @@ from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...core.statistics import mean_interval
 from ...data.table import ReidTable
-from ...data.text import STOP_WORDS, mask_words, one_note
+from ...data.text import STOP_WORDS, mask_order, one_note, without_places
 from ...retrieval.embeddings import Embeddings, embed_images, embed_texts
 from ...retrieval.metrics import retrieval_metrics
 from ...retrieval.ranking import rank, rivals
@@ -31,6 +31,18 @@ from ...world.captions import COLOUR_WORDS
 from ...world.people import HAIR, PALETTE
 
 # %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #3ee32f13
+def _mask_orders(frame, seed):
+    "The places of the words of each caption, in the order in which they are masked"
+    draws = stream(seed, 'mask words').integers(2**62, size=len(frame)).tolist()
+    return [mask_order(caption, random.Random(draw)) for caption, draw in zip(frame.caption, draws)]
+
+
+def _without_first(frame, orders, m, variant):
+    "Captions without the first `m` words of their orders"
+    masked = [without_places(caption, order[:m], variant) or caption for caption, order in zip(frame.caption, orders)]
+    return frame.assign(caption=masked)
+
+
 def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     m:int, # Words to mask in each caption, stop words excepted
     seed:int=0, # Which words
@@ -38,9 +50,8 @@ def masked_queries(frame:pd.DataFrame, # From `table.text_queries(split)`
     ) -> pd.DataFrame: # The same rows, `caption` changed
     "Captions with m words missing; a caption that would be left empty keeps its words"
     check_choice('variant', variant, VARIANTS)
-    draws = stream(seed, 'mask words').integers(2**62, size=len(frame)).tolist()
-    masked = [mask_words(c, m, random.Random(d), variant) or c for c, d in zip(frame.caption, draws)]
-    return frame.assign(caption=masked)
+    check_whole('m', m, 0)
+    return _without_first(frame, _mask_orders(frame, seed), m, variant)
 
 # %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #dab0ce83
 METRICS = ('R1', 'R5', 'R10', 'mAP', 'mINP', 'mSD', 'RSum')
@@ -94,14 +105,16 @@ def word_masking(model:nn.Module, # Has `encode_image`, `encode_text`, `tokenize
     texts, seeds, n_masked = table.text_queries(search.split), list(seeds), list(n_masked)
     if not seeds or not n_masked:
         raise ValueError(f"n_masked={n_masked}, seeds={seeds}: give at least one of each")
+    for m in n_masked: check_whole('n_masked', m, 0)
     evaluate = search.evaluate or _by_cosine(model, table, search, quiet)
     rows, whole = [], None
+    orders = {seed: _mask_orders(texts, seed) for seed in seeds}    # the same for every number of words
     jobs = progress([(m, s) for m in n_masked for s in seeds], 'masking words', quiet=quiet)
     with one_note(texts.caption, model.tokenizer):      # masked captions have the same words, or fewer
         for m, seed in jobs:
             jobs.note = f'{m} words, seed {seed}'
             if m == 0 and whole is not None: scores = whole   # nothing to draw: the same for every seed
-            else: scores = evaluate(masked_queries(texts, m, seed, variant))
+            else: scores = evaluate(_without_first(texts, orders[seed], m, variant))
             if m == 0: whole = scores
             measured = {name: value for name, value in scores.items() if name in METRICS}
             rows.append(dict(n_masked=m, seed=seed, variant=variant) | measured)

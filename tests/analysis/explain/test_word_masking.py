@@ -1,4 +1,6 @@
 "Word masking: what is masked, and what the curve of a model that reads words looks like."
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -6,6 +8,7 @@ import torch
 from helpers.readers import SAID, sets
 from torch import nn
 
+from reid_lab.analysis.explain import word_masking as module
 from reid_lab.analysis.explain.word_masking import (
     EffectSearch,
     MaskedSearch,
@@ -17,7 +20,9 @@ from reid_lab.analysis.explain.word_masking import (
     word_kinds,
     word_masking,
 )
+from reid_lab.core.basics import stream
 from reid_lab.data.table import ReidTable
+from reid_lab.data.text import mask_words
 
 CAPTIONS = ["A man in a red coat.", "A woman with green boots and a blue bag."]
 
@@ -59,6 +64,23 @@ def test_curve():
     assert by[0] == 100 and by[2] == pytest.approx(100/3) and by[2] < by[1] < 100  # colour and coat both gone at 2
     again = word_masking(Colours(), table(), n_masked=[0, 1, 2], seeds=range(4), quiet=True)
     pd.testing.assert_frame_equal(t, again)
+
+
+def test_words_are_drawn_once_for_all_numbers(monkeypatch):
+    "The order of the words of a caption does not depend on how many are masked; captions are those of `mask_words`"
+    drawn, frames = [], []
+    order = module.mask_order
+    monkeypatch.setattr(module, "mask_order", lambda text, rng: drawn.append(text) or order(text, rng))
+    def evaluate(frame):
+        frames.append(frame.caption.tolist())
+        return dict(R1=0.)
+    search = MaskedSearch(evaluate=evaluate)
+    word_masking(Colours(), table(), n_masked=range(4), seeds=[0, 1], search=search, quiet=True)
+    texts = table().text_queries("test").caption.tolist()
+    assert drawn == 2*texts
+    for m, seed, found in zip([0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 0, 1, 0, 1], frames):
+        draws = stream(seed, "mask words").integers(2**62, size=len(texts)).tolist()
+        assert found == [mask_words(text, m, random.Random(draw)) for text, draw in zip(texts, draws)]
 
 
 def test_own_evaluation_is_called_once_for_the_whole_captions():
