@@ -22,6 +22,7 @@ from .compare import add_compare
 from .crops import add_crops
 from .frames import add_frames
 from .labels import add_labels
+from .modules import add_modules, load_own_code
 from .numbers import add_numbers, add_results
 from reid_lab.cli.options import (
     PROCESSES,
@@ -337,6 +338,7 @@ def parser() -> argparse.ArgumentParser:
     p = _Parser('reid_lab', description='A workbench for person re-identification research')
     p.add_argument('--version', action='version', version=f'reid_lab {__version__}')
     p.add_argument('--debug', action='store_true', help='show where in the program an error was raised')
+    add_modules(p)
     sub = p.commands = p.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def command(name, do, text, ending=''):
         c = sub.add_parser(name, help=text, description=text,
@@ -384,7 +386,13 @@ def main(argv:Sequence[str]=None, # Arguments; default: those of the process
     "Entry point of `reid_lab`"
     began = time.time() if argv is not None else process_start()
     with contextlib.redirect_stdout(Plain(sys.stdout)), contextlib.redirect_stderr(Plain(sys.stderr)):
-        a = parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else list(argv)
+        try: words = load_own_code(words)
+        except (ImportError, ValueError) as e: # a module that cannot be loaded, in two lines
+            if '--debug' in words: raise
+            print(f'reid_lab: {e}', file=sys.stderr)
+            return 2
+        a = parser().parse_args(words)
         a.began = began
         with warnings.catch_warnings(record=True) as noticed:
             code = _exit_code(a)

@@ -193,8 +193,15 @@ def _models():
     from reid_lab.models.zoo import MODELS
     def reads(model): return ', '.join([model.reads,
                                         *(part for part in ('itm', 'mlm', 'eda') if getattr(model, part))])
-    return {key: f"{model.paper}; {model.size}, reads {reads(model)}; needs {', '.join(model.needs)}{_shared(key)}"
-            for key, model in MODELS.items()}
+    def line(key, model):
+        facts = f"{model.paper}; {model.size}, reads {reads(model)}; needs {', '.join(model.needs)}"
+        return f'{facts}{_shared(key)}{_added_by(MODELS.origin(key))}'
+    return {key: line(key, model) for key, model in MODELS.items()}
+
+
+def _added_by(module):
+    "Which module of the user's has registered a record, behind a semicolon; empty of this package"
+    return f'; from {module}' if module else ''
 
 
 def _shared(model):
@@ -208,11 +215,11 @@ def _shared(model):
 def _datasets():
     from reid_lab.datasets.registry import DATASETS
     words = dict(captions='captions', cameras='cameras', image_queries='image queries')
-    def line(dataset):
+    def line(key, dataset):
         has = [word for name, word in words.items() if getattr(dataset, name)]
         parts = (dataset.title, ', '.join(has), ', '.join(dataset.splits))
-        return '; '.join(filter(None, parts))
-    return {key: line(dataset) for key, dataset in DATASETS.items()}
+        return '; '.join(filter(None, parts)) + _added_by(DATASETS.origin(key))
+    return {key: line(key, dataset) for key, dataset in DATASETS.items()}
 
 
 def _layouts():

@@ -147,23 +147,26 @@ def extra_library(module:str, # To import, such as `pyarrow.parquet`
 # %% ../../nbs/00_core/10_basics.ipynb #6f0a4002
 class OnUse:
     "A function of this package by module and name, imported when it is first called or asked for its signature"
-    def __init__(self, place:str): # `models.bot:bot_tiny`
-        self.place = place
+    def __init__(self, place:str, # `models.bot:bot_tiny`
+        package:str='reid_lab', # That the module is in; empty: the place says it whole, `mylab.towers:tiny`
+        ):
+        self.place, self.package = place, package
 
     @property
     def __wrapped__(self) -> Callable:
         "The function itself, which is also what `inspect.signature` reads"
         from importlib import import_module
         module, _, name = self.place.partition(':')
-        return getattr(import_module(f'reid_lab.{module}'), name)
+        return getattr(import_module(f'{self.package}.{module}' if self.package else module), name)
 
     def __call__(self, *args, **kw): return self.__wrapped__(*args, **kw)
 
-    def __eq__(self, other): return isinstance(other, OnUse) and other.place == self.place
+    def __eq__(self, other): return isinstance(other, OnUse) and vars(other) == vars(self)
 
     def __hash__(self): return hash(self.place)
 
-    def __repr__(self): return f'OnUse({self.place!r})'
+    def __repr__(self):
+        return f'OnUse({self.place!r})' if self.package else f"OnUse({self.place!r}, '')"
 
 # %% ../../nbs/00_core/10_basics.ipynb #95f2f2a6
 def stream(seed:int, # Seed of the experiment

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.basics import check_choice, dataset_root, warn_caller
+from ..core.plugins import Registry
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
 from ..data.table import SPLITS, Finding, ReidTable, TableError
 from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tbapr
@@ -243,6 +244,9 @@ DATASETS = {
         layout='CUHK-SYSU/cropped_images/p11422_s16929_1.jpg',
         citation='Xiao et al., Joint Detection and Identification Feature Learning for '
                  'Person Search, CVPR 2017')}
+
+# %% ../../nbs/07_datasets/60_registry.ipynb #19f62f7b
+DATASETS = Registry('dataset', DATASETS) # it notes which module of yours adds a dataset
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d
 def dataset_key(name:str, # In any case, with `-` or `_`

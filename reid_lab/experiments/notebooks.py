@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from ..core.basics import check_choice, checkout, project_root, warn_caller
 from ..core.files import locked
+from ..core.plugins import as_dicts, own_modules
 from ..core.reporting import report
 from ..core.scratch import Scratch
 from .cell_failures import FailedCell, cell_failure
@@ -156,6 +157,16 @@ def experiments() -> dict[str, Experiment]: # By name
     return {x.name: x for x in records}
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #956a6516
+def _kernel_program(modules):
+    "Arguments of Python that start a kernel: modules of the user's are imported there before its first cell"
+    if not modules: return ['-m', 'ipykernel_launcher']
+    lines = ['import sys', 'del sys.path[0]', # the current folder, as the launcher does
+             'from ipykernel import kernelapp',
+             'from reid_lab.core.plugins import from_dicts, load_modules',
+             f'load_modules(from_dicts({json.dumps(as_dicts(modules))}))', 'kernelapp.launch_new_instance()']
+    return ['-c', '\n'.join(lines)]
+
+
 def _kernel_class(threads, folder, run):
     """A kernel manager class that starts this interpreter; sockets and what the process prints are files in `folder`.
 
@@ -165,8 +176,8 @@ def _kernel_class(threads, folder, run):
     from jupyter_client.manager import AsyncKernelManager
     env = dict(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM='false',
                REID_LAB_RUN=str(run))
-    spec = KernelSpec(argv=[sys.executable, '-m', 'ipykernel_launcher', '-f', '{connection_file}'], env=env,
-                      display_name='reid_lab', language='python')
+    spec = KernelSpec(argv=[sys.executable, *_kernel_program(own_modules()), '-f', '{connection_file}'],
+                      env=env, display_name='reid_lab', language='python')
     sockets = {}
     if os.name == 'posix' and len(str(folder)) < 80: # names of sockets are short
         sockets = dict(transport='ipc', ip=str(folder/'socket'), connection_file=str(folder/'kernel.json'))

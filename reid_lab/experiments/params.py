@@ -20,6 +20,7 @@ from fastcore.basics import patch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.basics import check_choice
+from ..core.plugins import load_variable
 from .execution import given_execution
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -140,6 +141,7 @@ def _given(namespace, fields, last):
 def from_notebook(cls:Params, namespace:dict # `globals()` of the notebook
     ) -> Params: # An instance of the class
     "Read the parameters from a notebook's variables, as often as its cells are run; unknown names in their cells raise"
+    load_variable() # for a notebook that nothing but papermill or JupyterLab has started
     readings = namespace.get(_READINGS, {})
     given = _given(namespace, {*cls.model_fields}, readings.get(cls.__name__))
     found = cls(**given)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, project_root
 from ..core.files import locked
+from ..core.plugins import OwnModule, load_modules, own_modules
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
 from reid_lab.experiments.notebooks import (
@@ -161,9 +162,20 @@ def _rows_of(job, params, folder, execution):
     return run_notebook(job, folder, params, threads=1, execution=execution).rows
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
-def _one_job(job, name, params, path, parent, execution):
+@dataclass(frozen=True)
+class _Caller:
+    "The process that runs a sweep, for those that it starts"
+    pid: int
+    modules: tuple[OwnModule, ...]  # of the user, which register models and the like
+
+    @classmethod
+    def this(cls): return cls(os.getpid(), tuple(own_modules()))
+
+
+def _one_job(job, name, params, path, caller, execution):
     "Run one point in this process, executed as the caller says, and store its outcome"
-    _die_with(parent)
+    _die_with(caller.pid)
+    if caller.pid != os.getpid(): load_modules(caller.modules)
     start = time.monotonic()
     with _Outcome() as out:
         if not callable(job): out.done(_rows_of(job, params, path.with_suffix(''), execution))
@@ -182,9 +194,12 @@ class _Away:
     job: Callable | Path | str
     name: str
     execution: Execution
+    modules: tuple[OwnModule, ...] = ()
 
     def __call__(self, params, path):
-        return one_at_a_time(_one_job, self.job, self.name, params, path, os.getpid(), self.execution)
+        load_modules(self.modules)
+        caller = _Caller(os.getpid(), self.modules)
+        return one_at_a_time(_one_job, self.job, self.name, params, path, caller, self.execution)
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
 LOST = dict(rows=[{}], status='lost',
@@ -328,7 +343,8 @@ def _run_here(job, name, todo, n_jobs, execution):
     context = dict(n_jobs=1) if n_jobs == 1 else dict(backend='loky', n_jobs=n_jobs, inner_max_num_threads=1)
     try:
         with parallel_config(**context), notes_together():
-            work = (delayed(_one_job)(job, name, p, f, os.getpid(), execution) for p, f in todo)
+            caller = _Caller.this()
+            work = (delayed(_one_job)(job, name, p, f, caller, execution) for p, f in todo)
             done = Parallel(return_as='generator_unordered', batch_size=1)(work)
             for _ in progress(done, 'runs', total=len(todo)): pass
     except TerminatedWorkerError as e: # what it took down is reported as lost
@@ -441,8 +457,9 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
         if fresh: (folder/_FRESH).write_text(_point_names(paths), encoding='utf-8')
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
         if todo and backend == 'loky': _run_here(job, code.name, todo, n_jobs, execution)
-        elif todo: errors = _run_there(_Away(job, code.name, execution), todo, n_jobs, folder, backend,
-                                       options)
+        elif todo:
+            away = _Away(job, code.name, execution, tuple(own_modules()))
+            errors = _run_there(away, todo, n_jobs, folder, backend, options)
         _refuse_removed(folder, before)
         (folder/_FRESH).unlink(missing_ok=True)
         return _sweep_frame(points, paths, errors)

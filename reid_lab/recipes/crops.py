@@ -51,7 +51,7 @@ from ..models.published import hub_record
 from ..models.weights.formats import chosen, open_weights
 from ..models.weights.hub import check_kept, hub_part
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
-from ..models.zoo import MODELS, create_model, list_models
+from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models
 from .camel import load_run
 from ..retrieval.embeddings import Embeddings, caption_frame, check_target, embed_images, embed_texts
 from reid_lab.retrieval.parts import (
@@ -144,7 +144,8 @@ def check_model_name(name:Path | str, # See `ready_model`
                          "trainings have their own")
     has_tower = _names_a_tower(name)
     if has_tower: _check_named_tower(str(name), weights, tokenizer)
-    elif weights: check_choice('model', name, list_models(trains=True), 'Towers of other programs are frozen:NAME.')
+    elif weights:
+        check_choice('model', name, list_models(trains=True), f'Towers of other programs are frozen:NAME. {OWN_MODELS}')
     names_file = weights and not (has_tower and str(weights) in WITHOUT_FILE)
     if names_file and not chosen(weights).path.exists():
         raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")

@@ -32,7 +32,7 @@ from ..datasets.protocols.text import LEVELS, text_setting
 from ..datasets.registry import DATASETS, data_root_of, find_root, require
 from ..models.frozen import check_tower, named_tower
 from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipped
-from ..models.zoo import MODELS, check_weights
+from ..models.zoo import MODELS, OWN_MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import from_package, ready_names, trained_folders
 from .finetune import finetune_settings, load_source, own_settings, own_source
@@ -61,7 +61,7 @@ from .text import TEXT_PRESETS, TextTrain
 from .text_report import planned
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.sides import one_model
-from ..training.folder import DONE, TRAINING, read_record
+from ..training.folder import DONE, TRAINING, check_known, read_record
 from ..training.options import Execution
 from ..world.plan import PRESETS as WORLDS
 
@@ -76,7 +76,7 @@ def check_model(name:str, # Parameter `model`; empty: the preset's
     "Refuse a model of another kind; `frozen:TOWER` names a control and its tower"
     kind = name.partition(':')[0]
     if not kind: return
-    check_choice('model', kind, names)
+    check_choice('model', kind, names, OWN_MODELS)
     for tower in named_tower(name)[1].values(): check_tower(kind, tower)
 
 
@@ -96,9 +96,10 @@ def _check_trained(folder, reads):
     if len(found) != 1:
         raise FileNotFoundError(f"models={folder!r} holds {len(found)} finished models; give the folder of one "
                                 "training")
-    if reads != 'captions' or (found[0]/'run.json').exists(): return # a run of CAMeL
+    if (found[0]/'run.json').exists(): return # a run of CAMeL
     model = read_record(found[0]/TRAINING, 'model')['model']
-    if MODELS[model].reads == 'captions': return
+    check_known(model, folder, read_record(found[0]/DONE).get('modules', ()))
+    if reads != 'captions' or MODELS[model].reads == 'captions': return
     raise ValueError(f"models={folder!r} is a {model}, which reads no captions; choose one of {ready_names(reads)}, or "
                      "the folder of such a model")
 

@@ -6,6 +6,7 @@
 __all__ = ['Records', 'Ends', 'check_switches', 'refuse_ema', 'fit', 'work']
 
 # %% ../../nbs/08_training/50_fit.ipynb #2572e4e1
+import json
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from ..core.basics import check_choice, check_function, check_record, check_whol
 from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
 from ..core.old_names import gathered
+from ..core.plugins import as_dicts, from_dicts, load_modules, own_modules
 from ..core.scratch import Scratch
 from ..core.weight_files import load_weights
 from ..data.loaders import explained_workers
@@ -245,6 +247,7 @@ def _train_in_processes(job):
     with Scratch('processes') as tmp:   # of this user only
         folder = (job.folder or tmp/'trained').absolute()
         sent = replace(job, folder=folder, key=job.key or {})
+        (tmp/'modules.json').write_text(json.dumps(as_dicts(own_modules())), encoding='utf-8')
         (tmp/'call').write_bytes(dumps((os.getpid(), sent)))
         (tmp/'job.py').write_text(_JOB)
         torchrun(job.execution.processes, tmp/'job.py', tmp, capture=False, logs=tmp/'logs')
@@ -262,6 +265,7 @@ def work(folder:Path | str, # With the call of `fit`, written by the process tha
     ) -> None:
     "One process of a training"
     from joblib.externals.loky.cloudpickle_wrapper import loads
+    load_modules(from_dicts(json.loads((Path(folder)/'modules.json').read_text(encoding='utf-8'))))
     parent, job = loads((Path(folder)/'call').read_bytes())
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _train(job)

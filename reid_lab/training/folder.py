@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'without_later', 'training_key', 'differences', 'read_record', 'claim',
-           'random_start', 'start_of', 'steps_over_epochs', 'Trained', 'model_of', 'load_trained']
+           'random_start', 'start_of', 'steps_over_epochs', 'Trained', 'check_known', 'model_of', 'load_trained']
 
 # %% ../../nbs/08_training/45_folder.ipynb #e7652e0c
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import nn
 from ..core.basics import check_record
 from ..core.files import atomic_path
 from ..core.old_names import renamed, renamed_names
+from ..core.plugins import missing_modules, own_modules, with_modules
 from ..core.weight_files import load_weights, save_weights
 from ..data.table import ReidTable
 from ..models.weights.shipped import WORLD, world_names
@@ -223,10 +225,26 @@ class Trained:
         folder = Path(folder)
         claim(folder, self.key)
         save_weights(self.model, folder/WEIGHTS, **_card(self))
-        about = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds, start=self.start)
+        about: dict = dict(log=self.log, steps=self.steps, images=self.images, seconds=self.seconds, start=self.start)
+        modules = [module.name for module in own_modules()]
+        if modules: about['modules'] = modules
         with atomic_path(folder/DONE) as tmp: tmp.write_text(json.dumps(about))
 
 # %% ../../nbs/08_training/45_folder.ipynb #a381bbde
+def check_known(model_name:str, # Key of the zoo
+    where:Path | str, # That names it, for the message
+    modules:Sequence[str]=(), # Of its author, that were loaded where it was trained
+    ) -> None:
+    "Refuse the model of a module that is not imported here: a folder names modules, and imports none by itself"
+    if model_name in MODELS: return
+    missing = missing_modules(modules)
+    remedy = f"load the code that it was trained with: {with_modules(missing)}"
+    if not missing:
+        remedy = ('it was registered in a notebook or a program: run what registers it first, or bring the module that '
+                  'does (--with MODULE, in Python import it)')
+    raise ValueError(f"{str(where)!r} holds the model {model_name!r}, which is not registered here; {remedy}")
+
+
 def model_of(key:dict, # With `model` and `model_kw`
     **more, # Arguments that no file holds, such as a tokenizer
     ) -> nn.Module:
@@ -255,6 +273,7 @@ def load_trained(folder:Path | str, # That `fit` finished
     about = read_record(folder/DONE, 'log', 'steps', 'images', 'seconds')
     other = differences(there, key) if key is not None else {}
     if other: raise ValueError(f"{str(folder)!r} was trained otherwise (there, here): {other}; train anew")
+    check_known(there['model'], folder, about.get('modules', ()))
     model = load_weights(model_of(there, **more), folder/WEIGHTS).eval().to(device)
     start = about.get('start', _named_start(there))     # earlier versions did not note it
     return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], there, start=start)
