@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ..core.basics import LAST_SEED, as_list, check_choice, check_device
 from ..core.declared import declared
 from ..models.weights.shipped import shipped
-from ..models.zoo import MODELS, list_models
+from ..models.zoo import MODELS, OWN_MODELS, list_models
 from ..results.endings import TEST_OF_PLUMBING
 
 # %% ../../nbs/14_recipes/07_names.ipynb #4c967dc0
@@ -235,7 +235,7 @@ def check_model_name(experiment:str, # Name of an experiment
     "Refuse a model that the experiment does not train; of `frozen:TOWER` the tower is looked at later"
     names = models_of(experiment)
     kind = getattr(p, 'model', '').partition(':')[0] if names else ''
-    if kind: check_choice('model', kind, names)
+    if kind: check_choice('model', kind, names, OWN_MODELS)
 
 
 TOWER_HINT = ('Towers of other programs are frozen:NAME, torchvision:NAME or hf:FOLDER; the folder of a training will '
