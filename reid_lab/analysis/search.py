@@ -28,7 +28,7 @@ from ..core.markup import fill
 from ..core.old_names import renamed_attributes
 from ..core.reporting import printable
 from ..data.augment import to_pixels
-from ..data.images import image_suffixes, read_image, resize_image
+from ..data.images import image_at, read_image, reads_like_image, resize_image
 from ..data.text import READ, check_sentence, read_text, text_note
 from ..models.weights.seen import Seen, seen_by
 from ..moved import forward
@@ -44,11 +44,9 @@ if TYPE_CHECKING:
 # %% ../../nbs/12_analysis/70_search.ipynb #f89ffd7e
 def _image_of(text):
     "The path that a text is, if an image is there; an error if it reads like one and nothing is there"
-    if not text.lower().endswith(image_suffixes()) or '\n' in text: return None
-    path = Path(text).expanduser()
-    try: exists = path.is_file()
-    except OSError: exists = False  # a name that no file can have
-    if exists: return path
+    if not reads_like_image(text): return None
+    path = image_at(text)
+    if path: return path
     if ' ' in text.strip(): return None     # a sentence that ends in such a word
     raise FileNotFoundError(f"{text!r} reads like the path of an image, and no file is there; give the right path, or "
                             "a sentence in words")

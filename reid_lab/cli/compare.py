@@ -105,11 +105,10 @@ def formatted(comparison:'Comparison', # What was found
     ) -> str:
     "A comparison as text, or its table as Markdown, LaTeX or HTML"
     from reid_lab.analysis.compare import comparison_text
-    from reid_lab.results.tables import to_html, to_latex, to_markdown
+    from reid_lab.results.tables import table_writer
     if form == 'text': return comparison_text(comparison)
-    write = dict(md=to_markdown, latex=to_latex, html=to_html)[form]
     extra = dict(caption='Scores and paired differences.', label='tab:compare') if form == 'latex' else {}
-    return write(comparison.table(), digits=1, bold=('R1', 'mAP', 'mINP'), within=('dataset',), **extra)
+    return table_writer(form)(comparison.table(), digits=1, bold=('R1', 'mAP', 'mINP'), within=('dataset',), **extra)
 
 
 def as_record(comparison:'Comparison', # What was found
@@ -164,10 +163,10 @@ def _compare_kept(a):
     from reid_lab.core.files import atomic_path
     check_used(a, _OF_FEATURES, 'is for features and models, and all that is compared are runs; leave it out')
     table = table_of_runs(a.entries)
-    print(run_table_in(table, form_of(a) or dict(md='markdown', text='').get(a.format, a.format)))
+    print(run_table_in(table, form_of(a) or a.format or ''))
     if not a.out: return 0
-    form = dict(md='markdown', text='').get(form := _ENDINGS[Path(a.out).suffix.lower()], form)
-    with atomic_path(Path(a.out).expanduser()) as tmp: tmp.write_text(f'{run_table_in(table, form)}\n', 'utf-8')
+    text = run_table_in(table, _ENDINGS[Path(a.out).suffix.lower()])
+    with atomic_path(Path(a.out).expanduser()) as tmp: tmp.write_text(f'{text}\n', 'utf-8')
     return 0
 
 
@@ -178,7 +177,7 @@ def _compare(a:argparse.Namespace, # Arguments of the command
     if not a.on and are_runs(a.entries): return _compare_kept(a)
     form = form_of(a)
     if form == 'csv': raise ValueError('--csv is for folders of runs; write features to a table with --out FILE.csv')
-    if form: a.format = dict(markdown='md').get(form, form)
+    if form: a.format = form
     from reid_lab.experiments.terminal import Display, near_path
     with Display('compare', sections=False):
         from reid_lab.recipes.compare import compare

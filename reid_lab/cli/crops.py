@@ -290,18 +290,16 @@ def _power(text:str, # Of the command line
     return _number(text, 0, 100, 'a number from 0 to 100')
 
 
-def _is_image(text):
-    "Whether a question is the path of an image that is there"
-    from reid_lab.data.images import image_suffixes
-    if not text.lower().endswith(image_suffixes()): return False
-    try: return Path(text).expanduser().is_file()
-    except OSError: return False # a name that no file can have
+def _images_among(sentences):
+    "Those that are paths of images"
+    from reid_lab.data.images import image_at
+    return [text for text in sentences if image_at(text)]
 
 
-def _images_among(sentences): return [text for text in sentences if _is_image(text)]
-
-
-def _words_among(sentences): return [text for text in sentences if not _is_image(text)]
+def _words_among(sentences):
+    "Those that are not"
+    from reid_lab.data.images import image_at
+    return [text for text in sentences if not image_at(text)]
 
 
 def questions(a:argparse.Namespace, # Arguments of `search`

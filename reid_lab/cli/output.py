@@ -164,10 +164,9 @@ def print_table(frame:'pd.DataFrame', # To be printed
     printed:bool=False, # Numbers and texts of a publication, whole
     ) -> None:
     "Print a frame"
-    from reid_lab.results.tables import to_html, to_latex, to_markdown
+    from reid_lab.results.tables import table_writer
     if how != 'text':
-        write = dict(markdown=to_markdown, latex=to_latex, html=to_html)[how]
-        print(write(frame))
+        print(table_writer(how)(frame))
         return
     from reid_lab.results.conclusions import as_printed, as_text, notes
     def as_texts(column): return [as_text(value, column.name) for value in column]

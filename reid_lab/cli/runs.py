@@ -35,28 +35,23 @@ def form_of(a:argparse.Namespace, # Arguments of such a command
 
 
 def run_table_in(table:'RunTable', # From `reid_lab.results.run_tables.compare_runs`
-    form:str='', # A key of `FORM_OPTIONS`, `html`; empty: text
+    form:str='', # `csv`, or one of `reid_lab.results.tables.FORMS`; empty, or `text`: text
     ) -> str:
     "A table of runs in a form"
-    if not form: return table.text()
+    if form in ('', 'text'): return table.text()
     if form == 'csv':
         from reid_lab.results.tables import sheet_safe
         numbers = table.lines.drop(columns='difference') # a text of the numbers that follow it
         return numbers.map(sheet_safe).to_csv(index=False).rstrip('\n')
-    return table.formatted(dict(markdown='md').get(form, form))
+    return table.formatted(form)
 
 # %% ../../nbs/16_cli/35_runs.ipynb #a743ec35
-def _split_label(text):
-    "Label and place of `LABEL=PLACE`; an existing path that holds a = is that path"
-    label, sign, place = text.partition('=')
-    return (label, place) if sign and not Path(text).expanduser().exists() else ('', text)
-
-
 def are_runs(entries:Sequence[str], # As `compare` takes them
     ) -> bool:
     "Whether all entries are folders of runs or sweeps; if only some are, an error"
+    from reid_lab.core.files import split_label
     from reid_lab.experiments.kept_runs import run_folders
-    places = [place for _, place in map(_split_label, entries)]
+    places = [place for _, place in map(split_label, entries)]
     found = [bool(run_folders(place)) for place in places if Path(place).expanduser().is_dir()]
     return len(found) == len(places) and all(found)
 
@@ -64,8 +59,9 @@ def are_runs(entries:Sequence[str], # As `compare` takes them
 def sides_of_runs(entries:Sequence[str], # Folders, or LABEL=FOLDER
     ) -> list: # Of `RunSide`
     "Folders as the sides of a comparison"
+    from reid_lab.core.files import split_label
     from reid_lab.experiments.kept_runs import sides_of
-    return [side for label, place in map(_split_label, entries) for side in sides_of(place, label)]
+    return [side for label, place in map(split_label, entries) for side in sides_of(place, label)]
 
 
 def table_of_runs(entries:Sequence[str], # Folders, or LABEL=FOLDER

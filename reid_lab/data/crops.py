@@ -30,10 +30,10 @@ from reid_lab.data.box_files import (
 )
 from .boxes import file_of
 from .frames import is_video
-from .images import image_files, image_suffixes
+from .images import image_at, image_files
 from .labels import is_missing, read_labels
 from .sheets import line_of_row, read_json_lines, read_sheet, sheet_of, text_encoding
-from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed
+from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed, row_number
 
 # %% ../../nbs/01_data/70_crops.ipynb #bba2c1ca
 LEVELS = ('camera', 'identity', 'any') # What a subfolder can stand for
@@ -217,11 +217,6 @@ def _their_manifest(path, columns):
     return f
 
 
-def _row(i):
-    "A row of what has no lines"
-    return f'row {i}'
-
-
 @dataclass(frozen=True)
 class _LineOf:
     "Position -> place in a manifest as an editor shows it; looked up when an error needs it"
@@ -229,7 +224,7 @@ class _LineOf:
 
     def __call__(self, i):
         ending = self.path.suffix.lower()
-        if ending == '.parquet': return _row(i) # it has no lines
+        if ending == '.parquet': return row_number(i) # it has no lines
         if ending == '.jsonl':
             with open(self.path, encoding=text_encoding(self.path)) as f:
                 line = [n for n, text in enumerate(f, 1) if text.strip()][i]
@@ -241,17 +236,17 @@ class _LineOf:
 class _From:
     "Where rows are from, for messages"
     what:str
-    row_name:Callable = _row
+    row_name:Callable = row_number
 
 
-def _manifest_rows(f, root, name, follow_links, row_name=_row):
+def _manifest_rows(f, root, name, follow_links, row_name=row_number):
     "The table of rows whose columns have our names, not yet validated"
     f = _texts(f.rename(columns=dict(caption='captions')))
     if 'captions' in f: f['captions'] = _captions(f.captions, row_name)
     if 'attrs' in f: f['attrs'] = _attributes(f['attrs'], row_name)
     table = ReidTable(_labelled(f), root, name=name, follow_links=follow_links)
     table.further = [c for c in f if c not in COLUMNS]
-    table.row_name = None if row_name is _row else row_name
+    table.row_name = None if row_name is row_number else row_name
     return table
 
 
@@ -412,8 +407,7 @@ def as_crops(source:ReidTable | pd.DataFrame | str | Path | Sequence[str | Path]
     if isinstance(source, ReidTable): return source
     if isinstance(source, pd.DataFrame): return frame_table(source, images=images)
     if isinstance(source, (str, Path)):
-        path = Path(source).expanduser()
-        if path.is_file() and path.suffix.lower() in image_suffixes(): return as_crops([path], images)
+        if path := image_at(str(source)): return as_crops([path], images)
         return crops_table(source, images=images)
     paths = list(source) if isinstance(source, (list, tuple)) else None
     if paths is None or not all(isinstance(path, (str, Path)) for path in paths):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MAX_PIXELS', 'FORMATS', 'RESAMPLING', 'DECODERS', 'IMAGE_SUFFIXES', 'ImageError', 'ImageTooLarge', 'image_formats',
            'image_header', 'upright_size', 'read_image', 'resize_image', 'read_sized', 'ImageCache', 'image_suffixes',
-           'FolderFiles', 'folder_files', 'image_files']
+           'reads_like_image', 'image_at', 'FolderFiles', 'folder_files', 'image_files']
 
 # %% ../../nbs/01_data/10_images.ipynb #beabf525
 import hashlib
@@ -318,6 +318,21 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png', '.bmp', '.webp', '.t
 def image_suffixes() -> tuple: # Lower-case endings, with their dots
     "`IMAGE_SUFFIXES`, and .avif where the installed Pillow reads it"
     return (*IMAGE_SUFFIXES, '.avif') if 'AVIF' in image_formats() else IMAGE_SUFFIXES
+
+
+def reads_like_image(text:str, # A path, or words
+    ) -> bool:
+    "Whether a text is one line that ends like the name of an image"
+    return text.lower().endswith(image_suffixes()) and '\n' not in text
+
+
+def image_at(text:str, # A path, or words
+    ) -> Path | None: # Its path
+    "The image that a text names, if one is there"
+    if not reads_like_image(text): return None
+    path = Path(text).expanduser()
+    try: return path if path.is_file() else None
+    except OSError: return None     # a name that no file can have
 
 
 @dataclass

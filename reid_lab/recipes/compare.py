@@ -18,6 +18,7 @@ import pandas as pd
 from ..analysis.compare import CompareSettings, Comparison, ModelFeatures, compare_features
 from ..analysis.fuse import Fused, fuse_features
 from ..core.basics import check_choice, check_whole
+from ..core.files import split_label
 from ..core.reporting import phase
 from ..data.crops import crops_table
 from ..data.table import SPLITS, ReidTable
@@ -61,10 +62,8 @@ def _short_name(place):
 def read_entry(text:str, # PLACE, or LABEL=PLACE
     ) -> Entry:
     "What is compared, from one text; a file whose name holds a = is that file"
-    label, sign, place = text.partition('=')
-    if not sign or Path(text).expanduser().exists(): return Entry(_short_name(text), text)
-    if not label or not place: raise ValueError(f"{text!r} is not LABEL=PLACE, such as ours=features.npz")
-    return Entry(label, place)
+    label, place = split_label(text)
+    return Entry(label or _short_name(place), place)
 
 
 def distinct(entries:Sequence[Entry], # In order

@@ -18,7 +18,7 @@ from .comparisons import Paired, model_of, note_of_starts, paired_scores, starts
 from .endings import PLUMBING
 from .published import PAPERS, WORLD_NOTE, benchmark, comparable, is_world, load_paper, published_table
 from .rows import kind_of_start, row_starts, settings_of
-from .tables import to_html, to_latex, to_markdown
+from .tables import table_writer
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #c065d16b
 if TYPE_CHECKING:
@@ -148,6 +148,11 @@ def run_difference(a:'pd.DataFrame', # Rows of one setting, see `compare_runs`
 _KEYS = ['dataset', 'split', 'stage']
 
 
+def _headline(metrics):
+    "The metric of the differences"
+    return 'mAP' if 'mAP' in metrics else metrics[0]
+
+
 @dataclass(frozen=True, eq=False)
 class RunTable:
     "What runs scored, a line a setting and side"
@@ -186,16 +191,16 @@ class RunTable:
     @property
     def headline(self) -> str:
         "The metric of the differences"
-        return 'mAP' if 'mAP' in self.metrics else self.metrics[0]
+        return _headline(self.metrics)
 
     def text(self) -> str:
         "The table for a terminal, the best of each block with a star"
         return run_table_text(self)
 
-    def formatted(self, how:str, # `md`, `latex` or `html`
+    def formatted(self, how:str, # One of `reid_lab.results.tables.FORMS`
         ) -> str:
         "The table in a markup, the best in bold, and published rows in a table of their own"
-        write = dict(md=to_markdown, latex=to_latex, html=to_html)[how]
+        write = table_writer(how)
         caption = ('Scores of runs: mean ± standard deviation over seeds, and differences with 95 % intervals. '
                    f'In bold the best{_of_which(self.lines)}.')
         more = dict(caption=caption, label='tab:runs') if how == 'latex' else {}
@@ -209,9 +214,15 @@ class RunTable:
     def _repr_html_(self): return self.formatted('html')
 
 
-def _lines(group, sides, metrics, headline):
+def _by_number(seed):
+    "Order of seeds that are texts"
+    return len(seed), seed
+
+
+def _lines(group, sides, metrics):
     "The lines of one dataset, split and stage"
     import pandas as pd
+    headline = _headline(metrics)
     places = {key: i for i, key in enumerate(dict.fromkeys(group.key))}
     labels = {side.label: i for i, side in enumerate(sides)}
     rows = dict(iter(group.groupby(['key', 'side'], sort=False)))
@@ -229,8 +240,7 @@ def _lines(group, sides, metrics, headline):
         comparable_rows = f[headline].notna().any() and rows[base][headline].notna().any()
         if 'smoke' in {*f.preset, *rows[base].preset}: comparable_rows = False  # a test of plumbing finds nothing
         if base != (key, label) and comparable_rows: found = run_difference(rows[base], f, headline, to)
-        line = dict(variant=setting.name, run=label, n=f.seed.nunique(), preset=_each(f.preset),
-                    worlds=' '.join(sorted(set(f.world), key=lambda seed: (len(seed), seed))))
+        line = dict(variant=setting.name, run=label, n=f.seed.nunique())
         for m in metrics:
             values = f[m].astype(float) if m in f else pd.Series(dtype=float)
             line |= {f'{m}_mean': values.mean(), f'{m}_sd': values.std()}
@@ -240,7 +250,8 @@ def _lines(group, sides, metrics, headline):
                      **{side: getattr(result, side) if result and math.isfinite(result.low) else math.nan
                         for side in ('low', 'high')},
                      paired=found.is_paired if found else None, verdict=result.verdict if result else '',
-                     note=result.note if result else '')
+                     note=result.note if result else '', preset=_each(f.preset),
+                     worlds=' '.join(sorted(set(f.world), key=_by_number)))
         out.append(line)
     return out
 
@@ -272,12 +283,11 @@ def compare_runs(sides:Sequence[RunSide], # The first is what others are compare
     rows = pd.concat([_prepared(side, i) for i, side in enumerate(sides)], ignore_index=True)
     metrics = tuple(m for m in metrics if m in rows and rows[m].notna().any())
     if not metrics: raise ValueError(f'no run has one of the metrics {list(METRICS)}; name those that it has')
-    headline = 'mAP' if 'mAP' in metrics else metrics[0]
     remarks = tuple(run_remarks(sides, rows))
     rows['dataset'] = _in_own_sets(rows)
     lines = []
     for key, group in rows.groupby(_KEYS, sort=False):
-        lines += [dict(zip(_KEYS, key), **line) for line in _lines(group, sides, metrics, headline)]
+        lines += [dict(zip(_KEYS, key), **line) for line in _lines(group, sides, metrics)]
     return RunTable(pd.DataFrame(lines), metrics, remarks, published_beside(rows, sides))
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #3d844eda

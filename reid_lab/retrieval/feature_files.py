@@ -15,7 +15,7 @@ import torch
 
 from ..core.basics import check_choice
 from ..core.files import file_kind, wrong_file
-from .embeddings import FIELDS, Embeddings, what_it_holds
+from .embeddings import FIELDS, Embeddings, are_weights, what_it_holds
 
 # %% ../../nbs/06_retrieval/25_feature_files.ipynb #66a6192c
 SIDES = ('', 'query', 'gallery')
@@ -111,9 +111,8 @@ def read_features(path:Path | str, # `.npy`, `.pt`, `.pth` or `.mat`
     names = usual_keys(arrays, side, str(path)) | keys
     lost = [names.get(k, k) for k in ('emb', *need, *keys) if names.get(k) not in arrays]
     if lost:
-        held = what_it_holds(arrays, path)
-        convert = '' if 'weights of a network' in held else f' Name arrays with keys, or {_how_to_convert(path)}'
-        raise KeyError(f"{path} has no {list(dict.fromkeys(lost))}; {held}.{convert}")
+        convert = '' if are_weights(arrays) else f' Name arrays with keys, or {_how_to_convert(path)}'
+        raise KeyError(f"{path} has no {list(dict.fromkeys(lost))}; {what_it_holds(arrays, path)}.{convert}")
     found = {k: arrays[v] for k, v in names.items()}
     emb = found.pop('emb')
     n = len(emb)

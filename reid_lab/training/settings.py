@@ -78,6 +78,13 @@ def _of_array(x):
     return _plain(x.tolist())
 
 
+def _of_record(x, name):
+    "What is described of a record that a function closes over; of one that can be changed its plain fields"
+    if x.__dataclass_params__.frozen: return {name: x}
+    values = {field.name: getattr(x, field.name, None) for field in fields(x)}
+    return {f'{name}.{field}': value for field, value in values.items() if _scalar(value) is not _UNKNOWN}
+
+
 def _of_function(f):
     "The name of a function, and what it does its work with: arguments that are set, values that it closes over"
     if isinstance(f, partial):
@@ -95,6 +102,7 @@ def _of_function(f):
         # other objects that a function closes over may change while it is used: a run, a list of scores
         fixed = inspect.isroutine(value) or isinstance(value, (tuple, ReidTable))
         if fixed or _scalar(value) is not _UNKNOWN: parts[name] = value
+        elif is_dataclass(value) and not isinstance(value, type): parts |= _of_record(value, name)
     return title, parts
 
 

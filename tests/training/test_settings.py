@@ -1,5 +1,6 @@
 "What strategy, callbacks and loader are set to decides whether a folder goes on"
 import json
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -139,6 +140,32 @@ def test_functions_by_name_and_what_they_close_over():
     assert plain_settings(f=partial(rate, factor=2.))["f.factor"] == 2.
     one = plain_settings(a=lambda x: x)
     assert one != plain_settings(a=lambda x: x + 1)
+
+
+@dataclass(frozen=True)
+class Margin:
+    "A record of settings"
+    most: float
+    names: tuple = ()
+
+
+@dataclass
+class Changing:
+    "A record that a training may write into"
+    most: float
+    seen: list = field(default_factory=list)
+
+
+def test_functions_by_the_records_that_they_close_over():
+    def loss(settings): return lambda scores: scores.clamp(max=settings.most)
+    described = plain_settings(f=loss(Margin(.1, ("a",))))
+    assert described["f.settings"] == "Margin" and described["f.settings.most"] == .1
+    assert set(changed_settings(described, plain_settings(f=loss(Margin(.2, ("a",)))))) == {"f.settings.most"}
+    assert described != plain_settings(f=loss(Margin(.1, ("b",))))
+    assert plain_settings(f=loss(Changing(.1))) != plain_settings(f=loss(Changing(.2)))
+    assert plain_settings(f=loss(Changing(.1, [1]))) == plain_settings(f=loss(Changing(.1, [1, 2])))    # it may grow
+    without = {name: value for name, value in described.items() if not name.startswith("f.settings")}
+    assert not changed_settings(without, described)     # a folder of an earlier version goes on
 
 
 def test_classes_that_lead_to_themselves_end():

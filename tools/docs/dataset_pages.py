@@ -1,5 +1,4 @@
 "Pages of datasets, one template for all: facts of the registry, and the rendered World written in each layout"
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -153,10 +152,3 @@ def write_pages(src):
     for name in DATASETS:
         (src/"datasets"/f"{name}.md").write_text(page(name, src/"figures"), "utf-8")
     return {name: (spec.title, f"{protocol(spec)} {spec.citation}") for name, spec in DATASETS.items()}
-
-
-if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    write_pages(target)
