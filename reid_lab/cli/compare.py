@@ -97,7 +97,18 @@ def _check_files(a):
     if a.format and form_of(a): raise ValueError(f'--format and --{form_of(a)} say the same; give one of them')
     if a.json and form_of(a): raise ValueError(f'--json and --{form_of(a)} are two forms of one output; give one')
     if a.json and a.format: raise ValueError('--json and --format are two forms of one output; give one of them')
+    _check_one_form(a)
     if not (a.out or a.figure): check_used(a, ['fresh'], 'replaces the files of --out and --figure; leave it out')
+
+
+def _check_one_form(a):
+    "Refuse a form that is printed beside a file of another: which of them is meant?"
+    form = a.format or dict(markdown='md').get(form_of(a), form_of(a))
+    if not (a.out and form) or _ENDINGS[Path(a.out).suffix.lower()] == form: return
+    option = f'--format {form}' if a.format else f'--{form_of(a)}'
+    ending = next(ending for ending, of_ending in _ENDINGS.items() if of_ending == form)
+    raise ValueError(f'{option} and --out {a.out} ask for two forms; leave {option} out, or name the file '
+                     f'{Path(a.out).with_suffix(ending)}')
 
 
 def formatted(comparison:'Comparison', # What was found

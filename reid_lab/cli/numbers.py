@@ -260,6 +260,9 @@ def _results_table(a, where):
     check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
     folders = [run for run in a.runs if are_runs([run])]
     names = [run for run in a.runs if run not in folders]
+    for name in names:
+        if Path(name).expanduser().is_dir():
+            raise ValueError(f'{name!r} is no folder of a run; give one that `reid_lab run` or `sweep` wrote')
     if folders and where:
         raise ValueError('--where chooses rows of a store, and folders of runs are given; leave it out')
     sides = sides_of_runs(folders)

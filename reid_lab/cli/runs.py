@@ -52,8 +52,24 @@ def are_runs(entries:Sequence[str], # As `compare` takes them
     from reid_lab.core.files import split_label
     from reid_lab.experiments.kept_runs import run_folders
     places = [place for _, place in map(split_label, entries)]
-    found = [bool(run_folders(place)) for place in places if Path(place).expanduser().is_dir()]
-    return len(found) == len(places) and all(found)
+    runs = [place for place in places if run_folders(place)]
+    others = [place for place in places if place not in runs]
+    if runs and others:
+        raise ValueError(f'{others[0]!r} is no folder of a run, and {runs[0]!r} is one; compare runs with runs, or '
+                         'features with features')
+    return not others
+
+
+def _refuse_twice(entries):
+    "An error if one run is to be compared with itself"
+    from reid_lab.core.files import split_label
+    from reid_lab.experiments.kept_runs import run_folders
+    taken = {}
+    for entry in entries:
+        folders = {folder.resolve() for folder in run_folders(split_label(entry)[1])}
+        for folder in folders & taken.keys():
+            raise ValueError(f'{taken[folder]!r} and {entry!r} are the same run; leave one of them out')
+        taken |= dict.fromkeys(folders, entry)
 
 
 def sides_of_runs(entries:Sequence[str], # Folders, or LABEL=FOLDER
@@ -61,6 +77,7 @@ def sides_of_runs(entries:Sequence[str], # Folders, or LABEL=FOLDER
     "Folders as the sides of a comparison"
     from reid_lab.core.files import split_label
     from reid_lab.experiments.kept_runs import sides_of
+    _refuse_twice(entries)
     return [side for label, place in map(split_label, entries) for side in sides_of(place, label)]
 
 

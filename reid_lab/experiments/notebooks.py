@@ -318,6 +318,14 @@ def _note_failure(error, source, path):
     error.add_note(str(cell_failure(cell, path)))
 
 
+def _out_of_time(seconds, cell):
+    "The error of a cell that took too long, as that of a cell which failed"
+    from papermill.exceptions import PapermillExecutionError
+    text = (f'the cell took longer than the {seconds:g} seconds of --timeout (in Python timeout={seconds:g}); '
+            'give it more, or none')
+    return PapermillExecutionError(0, cell.get('execution_count'), cell.source, 'TimeoutError', text, [])
+
+
 class _Kernel(NamedTuple):
     "How a kernel runs the cells"
     threads: int
@@ -338,19 +346,28 @@ def _silent(name):
 def _execute(source, path, params, kernel, written, attempts=3):
     "Papermill with our kernel; a kernel that dies before it answers lost a race for ports and is started again"
     import papermill as pm
-    from nbclient.exceptions import DeadKernelError
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from papermill.exceptions import PapermillExecutionError
-    scratch = Scratch('kernel')
+    scratch, started = Scratch('kernel'), []
+    report_cell = _cell_reporter(source, path.parent, written)
+    def on_cell_start(cell, cell_index):
+        started.append(cell)
+        report_cell(cell, cell_index)
+
     try:
         with warnings.catch_warnings(), _silent('papermill'), _tasks_end_first():
             warnings.simplefilter('ignore')
             pm.execute_notebook(str(source), _WithoutPlaces.path(path, params), params, kernel_name='python3',
                                 language='python', progress_bar=False, execution_timeout=kernel.timeout,
-                                on_cell_start=_cell_reporter(source, path.parent, written),
+                                on_cell_start=on_cell_start,
                                 kernel_manager_class=_kernel_class(kernel.threads, scratch.path, path.parent))
     except PapermillExecutionError as e:
         _note_failure(e, source, path)
         raise
+    except CellTimeoutError:
+        e = _out_of_time(kernel.timeout, started[-1])
+        _note_failure(e, source, path)
+        raise e from None
     except DeadKernelError as e:
         last_words = ' '.join((scratch.path/'printed').read_text(errors='replace').split()[-40:])
         text = f'the kernel of {source.name} {_why_dead(scratch.path)}. What had run is in {path}'

@@ -172,7 +172,45 @@ def test_compare_takes_folders_of_runs(tmp_path, capsys):
     capsys.readouterr()
     assert main(["compare", a, b, "--fuse"]) == 2 and "is for features and models" in capsys.readouterr().err
     assert main(["compare", a, b, "--seed", "7"]) == 2 and "--seed is for features" in capsys.readouterr().err
-    assert main(["compare", a, a]) == 2 and "two runs are called 'a'" in capsys.readouterr().err
+    for again in ([a, a], [a, f"{a}/"], [f"x={a}", f"y={a}"], [f"x={tmp_path}", f"y={b}"]):
+        assert main(["compare", *again]) == 2 and "are the same run; leave one of them out" in capsys.readouterr().err
+    for form in (["--format", "latex"], ["--latex"]):
+        assert main(["compare", a, b, "--out", str(tmp_path/"t.csv"), *form]) == 2
+        assert "ask for two forms" in capsys.readouterr().err and not (tmp_path/"t.csv").exists()
+    assert main(["compare", a, b, "--out", str(tmp_path/"u.tex"), "--latex"]) == 0
+
+
+DAMAGE = {  # what became of the metrics of a run -> what is said of it
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:200]), "its metrics.json cannot be read"),
+    "bytes": (lambda path: path.write_bytes(b"\xff\xfe\x00"), "its metrics.json cannot be read"),
+    "gone": (lambda path: path.unlink(), "it holds no metrics.json"),
+    "other": (lambda path: path.write_text("{}"), "its metrics.json is not that of a run"),
+    "no rows": (lambda path: path.write_text(path.read_text().replace('"rows"', '"rws"')),
+                "its metrics.json has no rows"),
+    "half a row": (lambda path: path.write_text(path.read_text().replace('"metrics"', '"metric"')),
+                   "row 1 of its metrics.json has no scores")}
+
+
+@pytest.mark.parametrize("damage, said", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_run_is_named_with_a_remedy(tmp_path, capsys, damage, said):
+    whole, bad = run_in(tmp_path/"whole", {0: 40.}), run_in(tmp_path/"bad", {0: 41.})
+    damage(tmp_path/"bad"/"metrics.json")
+    for words in (["compare", whole, bad], ["compare", bad, whole], ["results", "table", bad], ["cite", bad]):
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert f"{bad!r}: {said}" in err and f"`reid_lab run dart3 --out {bad}`" in err, err
+    run_in(tmp_path/"sweep"/"0", {0: 40.})
+    (tmp_path/"bad").rename(tmp_path/"sweep"/"1")
+    assert main(["results", "table", str(tmp_path/"sweep")]) == 2 and said in capsys.readouterr().err
+
+
+def test_what_is_no_run_is_named_and_not_the_run_beside_it(tmp_path, capsys):
+    run = run_in(tmp_path/"run", {0: 40.})
+    (tmp_path/"empty").mkdir()
+    assert main(["compare", run, str(tmp_path/"empty")]) == 2
+    assert f"{str(tmp_path/'empty')!r} is no folder of a run, and {run!r} is one" in capsys.readouterr().err
+    assert main(["results", "table", str(tmp_path/"empty")]) == 2
+    assert f"{str(tmp_path/'empty')!r} is no folder of a run" in capsys.readouterr().err
 
 
 def test_unfinished_runs_are_refused_and_sweeps_are_one_side(tmp_path):

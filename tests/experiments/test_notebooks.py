@@ -142,3 +142,12 @@ def test_an_interrupted_run_is_known_by_its_record(tmp_path, where):
     if where == "before the record":
         with pytest.raises(FileExistsError, match="no run made"): run_notebook(path, tmp_path/"copy", given)
     assert run_notebook(path, tmp_path/"out", given).rows[0]["R1"] == 40
+
+
+def test_a_cell_that_takes_too_long_ends_in_the_screen_of_a_failed_run(tmp_path, capsys):
+    from reid_lab.cli.commands import main
+    path = notebook(tmp_path/"n.ipynb", "import time\ntime.sleep(600)")
+    assert main(["run", str(path), "--out", str(tmp_path/"out"), "--timeout", "1"]) == 1
+    shown = capsys.readouterr().err
+    assert "n.ipynb failed: TimeoutError: the cell took longer than the 1 seconds of --timeout" in shown
+    assert "cell 2" in shown and f"the rest: {tmp_path/'out'/'n.ipynb'}" in shown and "time.sleep" not in shown
