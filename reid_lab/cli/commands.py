@@ -36,6 +36,7 @@ from reid_lab.cli.options import (
 from reid_lab.cli.output import (
     LISTS,
     cell_error,
+    check_notebook,
     listing,
     message,
     pairs,
@@ -116,6 +117,11 @@ def _list(a):
     from reid_lab.core.basics import check_choice
     if not a.name:
         print(listing(a.what))
+        return 0
+    if a.what == 'experiments' and a.name.endswith('.ipynb'): # a file
+        from reid_lab.experiments.notebooks import find_notebook, read_experiment
+        check_notebook(find_notebook(a.name))
+        print(read_experiment(find_notebook(a.name)).describe())
         return 0
     check_choice(a.what, a.name, LISTS[a.what]())
     if a.what == 'experiments':
@@ -225,7 +231,8 @@ def _add_data(command):
     command('datasets', _layout_of_datasets, 'print layout and source of the datasets that can be loaded')
     c = command('list', _list, 'list what is registered, or describe one thing')
     c.add_argument('what', metavar='KIND', choices=tuple(LISTS), help=', '.join(LISTS))
-    c.add_argument('name', nargs='?', help='one of them; of an experiment, parameters and studies')
+    c.add_argument('name', nargs='?', help='one of them; of an experiment, or of the path of a notebook, parameters '
+                   'and studies')
     c = command('world', _world, 'render the synthetic World into the cache', 'worlds')
     c.add_argument('--preset', default='quick', help='see below (default: quick)')
     c.add_argument('--seed', type=SEED, default=0, help='which World (default: 0)')

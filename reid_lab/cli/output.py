@@ -184,8 +184,8 @@ def cell_error() -> type[Exception] | tuple:
 
 # %% ../../nbs/16_cli/30_output.ipynb #cdcdf36d
 def _experiments():
-    from reid_lab.experiments.notebooks import experiments
-    return {x.name: f'{x.title}. {x.about}' for x in experiments().values()}
+    from reid_lab.experiments.notebooks import experiments, origin_of
+    return {x.name: f'{x.title}. {x.about}{_added_by(origin_of(x.path))}' for x in experiments().values()}
 
 
 def _models():
@@ -199,7 +199,7 @@ def _models():
 
 
 def _added_by(module):
-    "Which module of the user's has registered a record, behind a semicolon; empty of this package"
+    "Which module of the user's, or which folder, a record comes from, behind a semicolon; empty of this package"
     return f'; from {module}' if module else ''
 
 

@@ -61,7 +61,7 @@ from .text import TEXT_PRESETS, TextTrain
 from .text_report import planned
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.sides import one_model
-from ..training.folder import DONE, TRAINING, check_known, read_record
+from ..training.folder import DONE, TRAINING, check_registered, read_record
 from ..training.options import Execution
 from ..world.plan import PRESETS as WORLDS
 
@@ -98,7 +98,7 @@ def _check_trained(folder, reads):
                                 "training")
     if (found[0]/'run.json').exists(): return # a run of CAMeL
     model = read_record(found[0]/TRAINING, 'model')['model']
-    check_known(model, folder, read_record(found[0]/DONE).get('modules', ()))
+    check_registered(model, folder, read_record(found[0]/DONE).get('modules', ()))
     if reads != 'captions' or MODELS[model].reads == 'captions': return
     raise ValueError(f"models={folder!r} is a {model}, which reads no captions; choose one of {ready_names(reads)}, or "
                      "the folder of such a model")

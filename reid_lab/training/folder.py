@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAINING', 'WEIGHTS', 'DONE', 'digest', 'without_later', 'training_key', 'differences', 'read_record', 'claim',
-           'random_start', 'start_of', 'steps_over_epochs', 'Trained', 'check_known', 'model_of', 'load_trained']
+           'random_start', 'start_of', 'steps_over_epochs', 'Trained', 'check_registered', 'model_of', 'load_trained']
 
 # %% ../../nbs/08_training/45_folder.ipynb #e7652e0c
 import hashlib
@@ -231,7 +231,7 @@ class Trained:
         with atomic_path(folder/DONE) as tmp: tmp.write_text(json.dumps(about))
 
 # %% ../../nbs/08_training/45_folder.ipynb #a381bbde
-def check_known(model_name:str, # Key of the zoo
+def check_registered(model_name:str, # Key of the zoo
     where:Path | str, # That names it, for the message
     modules:Sequence[str]=(), # Of its author, that were loaded where it was trained
     ) -> None:
@@ -273,7 +273,7 @@ def load_trained(folder:Path | str, # That `fit` finished
     about = read_record(folder/DONE, 'log', 'steps', 'images', 'seconds')
     other = differences(there, key) if key is not None else {}
     if other: raise ValueError(f"{str(folder)!r} was trained otherwise (there, here): {other}; train anew")
-    check_known(there['model'], folder, about.get('modules', ()))
+    check_registered(there['model'], folder, about.get('modules', ()))
     model = load_weights(model_of(there, **more), folder/WEIGHTS).eval().to(device)
     start = about.get('start', _named_start(there))     # earlier versions did not note it
     return Trained(model, about['log'], about['steps'], about['images'], about['seconds'], there, start=start)

@@ -13,7 +13,7 @@ from helpers.notebooks import RECORD, notebook
 from nbformat.v4 import new_markdown_cell
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.experiments.notebooks import experiments, find_notebook, read_experiment, run_notebook
+from reid_lab.experiments.notebooks import experiments, find_notebook, origin_of, read_experiment, run_notebook
 from reid_lab.experiments.run import RUN_FILE, kept_parameters
 
 
@@ -38,10 +38,17 @@ def test_a_new_notebook_needs_no_list(tmp_path, monkeypatch, capsys):
     notebook(tmp_path/"nbs"/"experiments"/"run_new.ipynb")
     notebook(tmp_path/"nbs"/"experiments"/"some_maps.ipynb")
     monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
-    assert list(experiments()) == ["new", "some_maps"] and find_notebook("new") == experiments()["new"].path
+    assert {"new", "some_maps", "camel"} <= {*experiments()} and find_notebook("new") == experiments()["new"].path
+    assert origin_of(find_notebook("camel")) == ""
+    assert origin_of(find_notebook("new")) == str(tmp_path/"nbs"/"experiments")
+    notebook(tmp_path/"nbs"/"experiments"/"run_camel.ipynb")
+    assert find_notebook("camel").is_relative_to(tmp_path), "that of the project folder comes first"
     with pytest.raises(SystemExit): main(["run", "--help"])
     assert "some_maps" in capsys.readouterr().out
-    assert main(["list", "experiments", "new"]) == 0 and "preset = 'quick'" in capsys.readouterr().out
+    for name in ("new", str(tmp_path/"nbs"/"experiments"/"run_new.ipynb")):
+        assert main(["list", "experiments", name]) == 0 and "preset = 'quick'" in capsys.readouterr().out
+    assert main(["list", "experiments"]) == 0
+    assert f"; from {tmp_path}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", experiments())
