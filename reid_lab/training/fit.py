@@ -229,7 +229,8 @@ def fit(model:nn.Module, # Trained in place
     job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,
                records, ends, execution, learner)
     if folder:
-        settings = training_settings(model, loader, strategy, callbacks, view=ends.view, refresh=ends.refresh)
+        settings = training_settings(model, loader, strategy, callbacks, learner, view=ends.view,
+                                     refresh=ends.refresh)
         job = replace(job, settings=settings)
     if execution.processes > 1 and not launched(): return _train_in_processes(job)
     with explained_workers(): return _train(job) # the death of one is reported between any two lines

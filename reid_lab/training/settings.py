@@ -17,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from torch import nn
 
 from ..core.basics import warn_caller
 from ..core.files import atomic_path
+from ..core.own_code import code_behind
 from ..data.table import ReidTable
 from .folder import DONE, WEIGHTS, digest, read_record
 from .learner import Callback, Loader, Plain
@@ -74,8 +76,20 @@ def _plain(x):
 def _of_array(x):
     "A small array with its values, a large one by shape and type: it may be rounded otherwise elsewhere"
     shape, kind = tuple(x.shape), str(x.dtype).removeprefix('torch.')
-    if int(np.prod(shape)) > _MANY: return f'array {shape} of {kind}'
+    if _is_large_array(x): return f'array {shape} of {kind}'
     return _plain(x.tolist())
+
+
+def _is_large_array(x): return isinstance(x, (np.ndarray, torch.Tensor)) and int(np.prod(tuple(x.shape))) > _MANY
+
+
+def _values_sum(x):
+    "Three sums over an array, with as many digits as survive another order of adding"
+    if isinstance(x, torch.Tensor): x = x.detach().float().cpu().numpy()
+    if x.dtype.kind not in 'biuf': return _sum(x.tolist())
+    x = np.abs(x.astype(np.float64).ravel())
+    weighted = x*np.linspace(1, 2, len(x))      # tells another order of the same values
+    return [float(f'{total:.6g}') for total in (x.sum(), (x**2).sum(), weighted.sum())]
 
 
 def _of_record(x, name):
@@ -106,10 +120,30 @@ def _of_function(f):
     return title, parts
 
 
+def _hidden(x):
+    "Arguments of a class of the user's that it keeps under names that begin with _"
+    if type(x).__module__.split('.')[0] in ('reid_lab', 'torch'): return {}
+    known = _arguments(type(x))
+    return {name: value for name, value in vars(x).items()
+            if name[:1] == '_' and name[1:] in known and _plain(value) is not _UNKNOWN}
+
+
+def _with_sums(x, found):
+    "Attributes of an object of the user's with sums of the large arrays among them"
+    if type(x).__module__.split('.')[0] in ('reid_lab', 'torch'): return found
+    return found | {f'{name} values': _values_sum(value) for name, value in found.items() if _is_large_array(value)}
+
+
 def _attributes(x, level):
     "Name -> value of what an object is set to"
     if isinstance(getattr(x, 'key_settings', None), dict): return x.key_settings
-    if is_dataclass(x): return {f.name: getattr(x, f.name, None) for f in fields(x)}
+    if is_dataclass(x): found = {f.name: getattr(x, f.name, None) for f in fields(x)}
+    else: found = _public_attributes(x, level) | _hidden(x)
+    return _with_sums(x, found)
+
+
+def _public_attributes(x, level):
+    "Name -> value of the attributes of an object, its state and what it counts aside"
     found = {name: value for name, value in vars(x).items() if not name.startswith('_')}
     found = {name: value for name, value in found.items() if 'cache' not in name.lower()}
     if isinstance(x, torch.nn.Module):
@@ -169,22 +203,44 @@ def plain_settings(**things:object # Name -> strategy, loader, callback, model, 
 
 # %% ../../nbs/08_training/47_settings.ipynb #12f23e86
 SETTINGS = 'settings.json'
+_CODE = 'code '     # before the name of a piece of the user's code
+_OF_LEARNER = ('lr', 'weight_decay', 'new_mult', 'clip', 'seed')    # numbers that reach the weights
+
+
+def _objects(x, above=()):
+    "An object and all that it holds, as far as settings are described"
+    yield x
+    ends = isinstance(x, (ReidTable, np.ndarray, torch.Tensor)) or _plain(x) is not _UNKNOWN
+    if ends or id(x) in above or len(above) > _LEVELS: return
+    for part in _parts(x, len(above))[1].values(): yield from _objects(part, (*above, id(x)))
+
+
+def _code_settings(things):
+    "`code ` and name -> checksum, of the pieces of the user's code that objects do their work with"
+    pieces = [x if inspect.isroutine(x) or isinstance(x, (type, partial)) else type(x)
+              for thing in things for x in _objects(thing)]
+    return {f'{_CODE}{name}': total for name, total in code_behind(*pieces).items()}
 
 
 def training_settings(model:nn.Module, # To be trained
     loader:Loader, # Its batches
     strategy:Plain | None, # See `Learner`
     callbacks:Iterable[Callback], # See `Learner`
+    learner:Mapping=MappingProxyType({}), # Further arguments of `Learner`: numbers count, and the code of functions
     **more, # Other arguments of `fit` that reach the weights
     ) -> dict:
-    "What decides the weights of a training, besides its key"
+    "What decides the weights of a training, besides its key: settings, and the user's own code"
     found = plain_settings(model=model, loader=loader, strategy=strategy, **more)
-    deciding = []   # what is described of the callbacks that reach weights
+    found |= plain_settings(**{f'learner.{name}': learner[name] for name in _OF_LEARNER if name in learner})
+    deciding, objects = [], [model, loader, strategy, *more.values(), learner.get('opt'), learner.get('schedule')]
     for callback in callbacks:
         if getattr(callback, 'only_watches', False): continue
         described = plain_settings(callback=callback)
         may_be_exchanged = len(described) == 1 and not callback.state_dict()
-        if not may_be_exchanged: deciding.append(described)
+        if may_be_exchanged: continue
+        deciding.append(described)
+        objects.append(callback)
+    found |= _code_settings(objects)
     found['callbacks'] = [described['callback'] for described in deciding]
     for i, described in enumerate(deciding):
         found |= {f'callback {i}' + name.removeprefix('callback'): value for name, value in described.items()}
@@ -216,6 +272,12 @@ def refuse_settings(folder:Path | str, # A trained folder, which need not exist
     folder = Path(folder)
     if not (folder/SETTINGS).exists() or not _has_begun(folder): return
     other = changed_settings(read_record(folder/SETTINGS), here)
+    code = [name.removeprefix(_CODE) for name in other if name.startswith(_CODE)]
+    if code and len(code) == len(other):
+        raise ValueError(
+            f"{str(folder)!r} holds a training by other code, which changed since ({', '.join(code)}), with the same "
+            "settings; use a new folder (of a run: --fresh begins it anew), "
+            f"or remove {SETTINGS} there if the change decides nothing, to go on")
     if other:
         raise ValueError(
             f"{str(folder)!r} holds a training with other settings (there, here): {other}; "

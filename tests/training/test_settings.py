@@ -1,5 +1,8 @@
 "What strategy, callbacks and loader are set to decides whether a folder goes on"
+import importlib
 import json
+import linecache
+import sys
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -185,3 +188,74 @@ def test_settings_are_refused_only_where_there_is_something_to_go_on_with(tmp_pa
     (tmp_path/SETTINGS).write_text("[1")
     with pytest.raises(ValueError, match="is damaged"): claim_settings(tmp_path, a)
     assert NOT_COMPARED
+
+
+OWN = '''
+from reid_lab.training.learner import Callback, Plain
+RATE = {rate}
+def soft(loss): return loss*{factor}
+def picture(log): return {drawn}
+class Own(Plain):
+    def step(self, learn, batch):
+        def forward(b): return {{name: soft(loss)*RATE for name, loss in learn.net(b).items()}}
+        return learn.update(batch, forward=forward)
+class Most(Callback):
+    def __init__(self, most=1.): self.most = most
+    def after_step(self, learn): self.most = {most}
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    "The module of a user, imported as another process would import it after an edit"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    def write(rate=1., factor=1., drawn="log", most=1., text=OWN):
+        (tmp_path/"own_training.py").write_text(text.format(rate=rate, factor=factor, drawn=drawn, most=most))
+        sys.modules.pop("own_training", None)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        return importlib.import_module("own_training")
+    yield write
+    sys.modules.pop("own_training", None)
+
+
+@pytest.mark.parametrize("change, piece", [(dict(factor=2.), "own_training.soft"), (dict(rate=2.), "own_training.RATE"),
+                                           (dict(most=.1), "own_training.Most")])
+def test_changed_code_with_the_same_settings_is_refused(change, piece, own, tmp_path):
+    def go():
+        module = sys.modules["own_training"]
+        return train(tmp_path/"t", strategy=module.Own(), callbacks=[module.Most()])
+    own()
+    go()
+    own(**change)
+    with pytest.raises(ValueError, match=rf"other code, which changed since \({piece}\), with the same settings"): go()
+    own(drawn="2*log", text=OWN + "# a note\n\ndef later(): return picture(1)\n")  # what reaches no weights, a comment
+    assert go().steps == 60
+    own(**change)
+    (tmp_path/"t"/SETTINGS).unlink()        # as the message says
+    assert go().steps == 60
+
+
+def test_what_a_class_of_ones_own_keeps_under_hidden_names_counts(tmp_path):
+    class Hidden(Plain):
+        def __init__(self, factor, weights=None):
+            self._factor, self.weights, self._count = factor, weights, 0
+        def step(self, learn, batch):
+            self._count += 1
+            return super().step(learn, batch)
+    many = torch.linspace(0, 1, 100)
+    strategy = Hidden(1., many)
+    train(tmp_path/"t", strategy=strategy)
+    train(tmp_path/"t", strategy=strategy)      # what it counts decides nothing
+    with pytest.raises(ValueError, match=r"strategy._factor': \(1.0, 0.05\)"):
+        train(tmp_path/"t", strategy=Hidden(.05, many))
+    for other in (many.flip(0), 1.01*many):
+        with pytest.raises(ValueError, match="strategy.weights values"): train(tmp_path/"t", strategy=Hidden(1., other))
+    train(tmp_path/"t", strategy=Hidden(1., many*(1 + 1e-8)))
+
+
+def test_numbers_of_the_learner_count(tmp_path):
+    fit(Net(), Blobs(), 60, tmp_path/"t", {}, lr=.1, clip=1., device="cpu", quiet=True)
+    with pytest.raises(ValueError, match=r"learner.lr': \(0.1, 0.2\)"):
+        fit(Net(), Blobs(), 60, tmp_path/"t", {}, lr=.2, clip=1., device="cpu", quiet=True)
