@@ -196,6 +196,15 @@ def test_make_works_in_a_folder_with_a_space(place):
     assert (str(folder/".venv/bin/python"), [str(folder/".venv/bin/nbdev_export")]) in make(place, "export")[1]
 
 
+@pytest.mark.parametrize("target, compiles", [("install", True), ("camel", False), ("check", True)])
+def test_byte_code_is_written_at_once_unless_a_run_follows(place, target, compiles):
+    "A run imports a tenth of the files, and writes the byte code of these"
+    _, calls = make(place, target, PYTHONDONTWRITEBYTECODE="1")
+    packages = [args for _, args in calls if args[:4] == ["-m", "uv", "pip", "install"]]
+    assert len(packages) == 1 and packages[0][-2:] == ["-e", ".[dev]"]
+    assert ("--compile-bytecode" in packages[0]) == compiles
+
+
 @pytest.mark.parametrize("name", ["my env", "é/env"])
 def test_the_environment_may_be_elsewhere(place, name, tmp_path):
     where = tmp_path/name
