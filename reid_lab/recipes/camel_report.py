@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KEYS', 'MATCHED', 'CHOSEN', 'LONG', 'OWN', 'CamelPlan', 'shortened', 'plan_run', 'domains_of', 'points_of',
-           'load_tests', 'trained_setting', 'described', 'phases_of', 'run_folder', 'scored_sets', 'dataset_of',
-           'stored_rows', 'lists_figure', 'samples_figure', 'masked_lists_figure', 'means_beside', 'beside_paper',
-           'tested_elsewhere']
+           'load_tests', 'trained_setting', 'described', 'phases_of', 'seconds_table', 'run_folder', 'scored_sets',
+           'dataset_of', 'stored_rows', 'lists_figure', 'samples_figure', 'masked_lists_figure', 'means_beside',
+           'beside_paper', 'tested_elsewhere']
 
 # %% ../../nbs/14_recipes/22_camel_report.ipynb #6a56342c
 from collections.abc import Iterable, Sequence
@@ -191,6 +191,17 @@ def phases_of(runs:pd.DataFrame, # See `described`
     ) -> list:
     "The phases that were scored"
     return [name for name in PHASES if f'{name}_R1' in runs]
+
+
+def seconds_table(runs:pd.DataFrame, # See `described`
+    ) -> pd.DataFrame: # Index: variant. pretraining, fine-tuning, tests, in all; means over seeds
+    "Seconds of the clock that each part of a run took; `tests` are validation, statistics and all that is no step"
+    pretraining, whole = runs.train_s, runs.wall_s
+    unknown = np.nan if 'images_seen_ft' in runs else 0.    # before 0.3 a run did not keep the seconds of fine-tuning
+    tuning = runs.get('train_s_ft', pd.Series(unknown, runs.index))
+    parts = pd.DataFrame({'variant': [str(setting) for setting in runs.setting], 'pretraining': pretraining,
+                          'fine-tuning': tuning, 'tests': whole - pretraining - tuning, 'in all': whole})
+    return parts.groupby('variant', sort=False).mean().round(1)
 
 
 def run_folder(row:tuple, # Of `described`
