@@ -99,10 +99,10 @@ class ByChance:
         "Where a score stands, in words"
         n, below = len(self), self.below(score)
         if n == 1 or self.best[-1] - self.best[0] <= 2*_EQUAL:
-            return f'random sentences all score the same here ({self.best[0]:.3f}): scores of sentences say nothing'
-        if below == n: return f'best score {score:.3f}: higher than that of all {n} random sentences'
-        if below == 0: return f'best score {score:.3f}: lower than that of all {n} random sentences'
-        return (f'best score {score:.3f}: higher than that of {in_percent(below/n)} % of {n} random sentences')
+            return f'random sentences all score the same here ({self.best[0]:z.3f}): scores of sentences say nothing'
+        if below == n: return f'best score {score:z.3f}: higher than that of all {n} random sentences'
+        if below == 0: return f'best score {score:z.3f}: lower than that of all {n} random sentences'
+        return (f'best score {score:z.3f}: higher than that of {in_percent(below/n)} % of {n} random sentences')
 
     def record(self, score:float, # Best score of a question
         ) -> dict: # For JSON

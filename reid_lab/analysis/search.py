@@ -173,7 +173,7 @@ def _shown_list(answer, i):
     rows = []
     for found in table[keep].to_dict('records'):
         path = str(found.get('path') or '')
-        cells = [f'{v:.3f}' if isinstance(v, float) else printable(str(v)) for v in found.values()]
+        cells = [f'{v:z.3f}' if isinstance(v, float) else printable(str(v)) for v in found.values()]
         rows.append(dict(cells=cells, image=_thumbnail(root, path) if root and path else '', alt=path))
     pictures = any(row['image'] for row in rows)
     said = '; '.join(filter(None, [answer.sentence(i), answer.by_chance(i)]))
@@ -253,9 +253,9 @@ class Answer:
         best, t = self.result.score[i, 0], self.threshold
         if best == -np.inf: return "no image is left to be searched"
         if t is None:
-            return f"best score {best:.3f}; no threshold was given, so nothing is said about presence"
+            return f"best score {best:z.3f}; no threshold was given, so nothing is said about presence"
         if not self.present[i]:
-            return f"nobody clears the threshold {t.value:.3f}, {t.what_it_misses()} (best score {best:.3f})"
+            return f"nobody clears the threshold {t.value:.3f}, {t.what_it_misses()} (best score {best:z.3f})"
         n = int((self.result.score[i] >= t.value).sum())
         listed = int((self.result.index[i] >= 0).sum())
         return f"present: {n} of the first {listed} images clear the threshold {t.value:.3f}, {t.whom_it_finds()}"

@@ -25,12 +25,14 @@ from ..core.reporting import printable
 # %% ../../nbs/16_cli/10_crops.ipynb #7ad02f61
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
     from reid_lab.analysis.search import Answer
     from reid_lab.data.marks import Counted
     from reid_lab.recipes.crops import Embedder
     from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.retrieval.shards import Shards
+    from reid_lab.widgets.search import SearchPage
 
 # %% ../../nbs/16_cli/10_crops.ipynb #370d0a89
 def pair(text:str, # Of the command line
@@ -352,7 +354,10 @@ def check_new(path:str | None, # File to be written
 def check_page(a:argparse.Namespace, # Arguments of `search` or `match`
     ) -> None:
     "An error before the work if the page of `--html` cannot be written, or cannot show its images"
-    if not a.html: check_used(a, ['images'], 'names the images of a page; give --html as well, or leave it out')
+    if not a.html:
+        check_used(a, ['images'], 'names the images of a page; give --html as well, or leave it out')
+        if getattr(a, 'answers_only', False):
+            raise ValueError('--answers-only says what a page holds; give --html as well, or leave it out')
     check_new(a.html, a.fresh, '--html')
     if a.images and not Path(a.images).expanduser().is_dir():
         raise NotADirectoryError(f'--images {a.images} is no folder; give that in which the paths of the features '
@@ -433,7 +438,7 @@ def _result_line(row):
     image = printable(getattr(row, 'path', f'row {row.row}'))
     person = f"  person {getattr(row, 'pid_name', row.pid)}" if row.pid != -1 else ''
     camera = f"  camera {getattr(row, 'cam_name', row.cam)}" if getattr(row, 'cam', -1) != -1 else ''
-    return f"  {row.rank:3}  {row.score:6.3f}{mark}  {image}{person}{camera}"
+    return f"  {row.rank:3}  {row.score:z6.3f}{mark}  {image}{person}{camera}"
 
 
 def report_itself(n:int, # Pairs that are one image
@@ -467,16 +472,29 @@ def _write_page(a, # Arguments with `html` and `images`
     sources:Sequence, # Features, or folders of crops, that were named
     q_images:Sequence=None, # See `answer_page`
     marks:'Counted | None'=None, # That the page begins with
-    ) -> None:
+    net:'nn.Module | None'=None, # With which the page may answer more sentences
+    ) -> 'SearchPage':
     "The page of `--html`; a warning where its images are not those that were embedded"
     from reid_lab.widgets.search import Pictures, answer_page
-    page = answer_page(answer, a.images, q_images, [own_folder(p) for p in sources], title=title, marks=marks)
+    beside = [own_folder(source) for source in sources]
+    page = answer_page(answer, a.images, q_images, beside, net, title=title, marks=marks)
     page.to_html(Path(a.html).expanduser(), title=title, most=min(len(answer), 200))
     back = 'put them back there'
     named = 'name the folder in which the paths of the features start, with --images'
     for side, remedy in ((page.scene.q_thumb.images, back), (page.scene.g_thumb.images, f'{back}, or {named}')):
         if not isinstance(side, Pictures): continue
         for note in side.notes(remedy): warn_caller(note)
+    return page
+
+
+def _page_line(path, page):
+    "Where a page is, and whether it answers more sentences"
+    from reid_lab.experiments.terminal import near_path
+    if page.why_not is None: return f'page: {near_path(path)}'
+    if page.why_not: return f'page: {near_path(path)}; it answers no other sentence: {page.why_not}'
+    n = len(page.scene.g)
+    return (f'page: {near_path(path)}; it answers any sentence by itself, with all {n:,} images in it '
+            '(--answers-only leaves them out)')
 
 
 def _marks_of(a):
@@ -496,6 +514,14 @@ def _marks_of(a):
     return found
 
 
+def _opened(gallery, model, of_sentences):
+    "The model that questions are embedded with, opened once for the answer and its page"
+    from reid_lab.recipes import crops
+    files = model if isinstance(model, crops.ModelFiles) else crops.ModelFiles(model)
+    reads = 'captions' if of_sentences else ''
+    return crops.model_of(gallery, files.model, reads, files.weights, files.tokenizer)
+
+
 def _search(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab search`"
@@ -504,7 +530,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
     from reid_lab.analysis.refine import refined_answer, refined_sentence
     from reid_lab.analysis.search import image_notes
     from reid_lab.data.text import UnreadText
-    from reid_lab.experiments.terminal import Display, near_path
+    from reid_lab.experiments.terminal import Display
     from reid_lab.recipes import crops
     marks = _marks_of(a)
     threshold = crops.open_threshold(a.threshold)
@@ -515,11 +541,13 @@ def _search(a:argparse.Namespace, # Arguments of the command
         with warnings.catch_warnings():
             if not (a.json or a.together): warnings.simplefilter('ignore', UnreadText) # the list names these words
             if model is None: model = crops.ModelFiles(weights=a.weights, tokenizer=a.tokenizer)
+            net = None
+            if a.html and not a.answers_only: model = net = _opened(gallery, model, bool(a.sentence))
             answer = crops.search(gallery, queries, a.k, model, threshold, **how)
         if marks is not None: answer = refined_answer(answer, marks)
         if a.html:
-            _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
-                        queries if a.image and not a.together else None, marks)
+            page = _write_page(a, answer, f'Search in {Path(a.features).name}', [a.features],
+                               queries if a.image and not a.together else None, marks, net)
     report_itself(answer.itself)
     if not a.html: # a page looks at the images itself
         for note in image_notes(answer): print(note, file=sys.stderr)
@@ -534,7 +562,7 @@ def _search(a:argparse.Namespace, # Arguments of the command
     moved = [refined_sentence(answer.result.q, i) for i in range(len(names))] # a line of its own below each list
     print('\n\n'.join('\n  '.join(filter(None, both)) for both in zip(texts, moved)))
     print('\n' + '\n'.join(answer.caveats()))
-    if a.html: print(f'\npage: {near_path(a.html)}')
+    if a.html: print(f'\n{_page_line(a.html, page)}')
     if a.html and marks is not None:
         print('its download holds the marks of --marks too: give that file alone next time')
     return 0
@@ -556,6 +584,8 @@ def _add_search(command):
                    help='search again with the first K results added to the question (query expansion)')
     c.add_argument('--alpha', type=_power, metavar='A',
                    help='--expand: a result counts with its score to this power (default: 0, all alike)')
+    c.add_argument('--answers-only', action='store_true',
+                   help='for --html: no other images and no text tower, which answer more sentences')
     _add_answer_options(c, 10, 'that embeds what is asked (default: that of the features)')
 
 
@@ -631,7 +661,7 @@ def _print_pairs(a, pairs:'pd.DataFrame', n_searched:int, caveats:Sequence[str],
           f"{int(best.mutual.sum())} are each other's best (*)")
     for row in best.head(most).itertuples():
         names = [printable(getattr(row, f'path_{side}', getattr(row, side))) for side in 'ab']
-        print(f"  {row.score:6.3f} {'*' if row.mutual else ' '}  {names[0]}  {names[1]}")
+        print(f"  {row.score:z6.3f} {'*' if row.mutual else ' '}  {names[0]}  {names[1]}")
     if len(best) > most:
         where = near_path(a.out) if a.out else '--out pairs.csv'
         print(f'  and {len(best) - most} more; {where} holds all, --json prints them')

@@ -153,7 +153,7 @@ def _page(gallery, query):
         n_sentences = len(text) - len(answer.table())      # results are drawn
         lines = [line.strip() for line in text[:n_sentences]] + answer.caveats()
         question = asked.name if answer.result.q.caption is not None else ''
-        results = [dict(rank=r['rank'], row=r['row'], score=f"{r['score']:.3f}", name=_name_of(r))
+        results = [dict(rank=r['rank'], row=r['row'], score=f"{r['score']:z.3f}", name=_name_of(r))
                    for r in answer_record(answer, 0, asked.name)['results']]
     n = len(gallery.features)
     about = f'{n:,} images'

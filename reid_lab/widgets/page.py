@@ -34,6 +34,8 @@ class PageView(Protocol):
     def state(self) -> dict: "Its own state"
     def fixed(self) -> dict: "What its front end needs once"
     def pages(self, queries:Sequence[int], masks:bool) -> dict: "What is drawn for each query"
+    # A view may also have `page_notes() -> list[str]`, lines above the views, and `page_facts() -> dict`,
+    # what `fixed` has in a page alone; `scripts` in it names files of `resources/front` that the front end needs.
 
 # %% ../../nbs/15_widgets/10_page.ipynb #450fb4d6
 @lru_cache
@@ -73,10 +75,13 @@ class _ImagesOnce:
         return re.sub(r'"uri":"(data:[^"]+)"', number, text)
 
 
-def _page_data(view, queries, masks):
-    "What a front end of a page reads"
-    return dict(kind=view.kind, ui=view.state(), pages=view.pages(queries, masks),
-                fixed={**view.fixed(), 'queries': list(queries)})
+def _drawn(view, queries, masks, images):
+    "What a front end of a page reads, and its functions"
+    facts = dict(getattr(view, 'page_facts', dict)())   # before `fixed`, which may hold what this computes
+    scripts = [front_file(name) for name in facts.pop('scripts', ())]
+    data = dict(kind=view.kind, ui=view.state(), pages=view.pages(queries, masks),
+                fixed={**view.fixed(), **facts, 'queries': list(queries)})
+    return dict(data=images.numbered(_json(data)), module=''.join(scripts) + drawing_module(view))
 
 
 def _page_queries(views, queries, most):
@@ -105,8 +110,7 @@ def page_html(views:Sequence[PageView], # Of one selection
     rows = _page_queries(views, queries, most)
     masks = any(view.toggles for view in views)
     images = _ImagesOnce()
-    drawn = [dict(data=images.numbered(_json(_page_data(view, rows, masks))), module=drawing_module(view))
-             for view in views]
+    drawn = [_drawn(view, rows, masks, images) for view in views]
     # after the views are drawn: they know which images they could not read
     notes = dict.fromkeys(note for view in views for note in getattr(view, 'page_notes', list)())
     libraries = sorted({view.library for view in views if view.library})

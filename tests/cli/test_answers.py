@@ -113,7 +113,7 @@ def test_a_page_keeps_its_pictures_or_names_the_folder_that_it_needs(features, t
 
     def written(*more):
         command = ["search", str(features/"g"), "a man in a black coat", "-k", "3", "--html", str(page), "--fresh"]
-        assert main([*command, *more]) == 0
+        assert main([*command, "--answers-only", *more]) == 0
         text = page.read_text(encoding="utf-8")
         notes = [line for line in text.splitlines() if line.startswith('<p class="note"')]
         return len(set(re.findall(r"data:image/jpeg;base64,[^\"]+", text))), notes, capsys.readouterr().err
@@ -125,6 +125,24 @@ def test_a_page_keeps_its_pictures_or_names_the_folder_that_it_needs(features, t
     assert "in the folder &#39;crops&#39;" in note
     assert str(tmp_path) not in page.read_text(encoding="utf-8") and "with --images" in said
     assert written("--images", str(features/"elsewhere"))[:2] == (3, [])
+
+
+def test_a_page_says_whether_it_answers_more_sentences(features, tmp_path, capsys):
+    page, n = tmp_path/"page.html", len(list((features/"crops").glob("*.png")))
+    call = ["search", str(features/"g"), "a man in a black coat", "-k", "3"]
+
+    def written(*more):
+        assert main([*call, "--html", str(page), "--fresh", *more]) == 0
+        text = page.read_text(encoding="utf-8")
+        pictures = re.findall(r"data:image/jpeg;base64,[^\"]+", text)
+        assert len(text) - sum(map(len, pictures)) < 8e6
+        return len(pictures), "textTower(own.tower)" in text, capsys.readouterr().out
+
+    n_pictures, answers, said = written()
+    assert n_pictures == n > 3 and answers and f"it answers any sentence by itself, with all {n} images in it" in said
+    assert written("--answers-only")[:2] == (3, False)
+    assert main([*call, "--answers-only"]) == 2
+    assert "--answers-only says what a page holds; give --html as well" in capsys.readouterr().err
 
 
 def test_a_threshold_of_strangers_has_unknown_misses(tmp_path, capsys):

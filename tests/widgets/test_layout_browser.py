@@ -8,13 +8,15 @@ from helpers.views import MODEL, make_scene
 
 from reid_lab.analysis.bias.maps import project_pair
 from reid_lab.analysis.open_set import Threshold
+from reid_lab.analysis.search import ask, find
+from reid_lab.recipes.crops import ready_model
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import cockpit
 from reid_lab.widgets.failures import FailureBrowser
 from reid_lab.widgets.maps import FeatureMap
 from reid_lab.widgets.scene import RankedList, Scene
-from reid_lab.widgets.search import SearchPage
+from reid_lab.widgets.search import SearchPage, answer_page
 from reid_lab.widgets.view import Board
 from reid_lab.widgets.words import WordLab
 
@@ -121,11 +123,22 @@ def search(folder):
     return SearchPage(scene, threshold=Threshold(.5, .1, .1, 40, 12), marks=folder/"marks.jsonl")
 
 
+def search_in_page(folder):
+    "A page that answers what is typed, which `test_every_view_at_every_width` does"
+    model, limit = ready_model("clip_tiny").net, Threshold(.5, .1, .1, 40, 12)
+    g = Embeddings(np.random.default_rng(0).normal(size=(40, 64)).astype("f4"), [-1]*40,
+                   path=[f"a-long-folder/a_very_long_name_of_an_image_{i}.jpg" for i in range(40)])
+    return answer_page(find(ask(model, ["a man in a red coat"]*2), g, 10, limit), model=model, title="Search in crops")
+
+
+TYPED = "A woman with an extraordinarily-colourful_handbag " * 6
+
+
 def six_cameras(folder): return cockpit(of_cameras(6), n=120, method="Norm")
 def twelve_cameras(folder): return cockpit(of_cameras(12), n=120, method="Norm", lists=True)
 
 
-BOARDS = (words, failures, failures_of_text, search, six_cameras, twelve_cameras)
+BOARDS = (words, failures, failures_of_text, search, search_in_page, six_cameras, twelve_cameras)
 
 
 def at_width(page, width):
@@ -180,6 +193,10 @@ def test_every_view_at_every_width(tmp_path, board):
         page.goto(path.as_uri())
         page.wait_for_function("[...document.querySelectorAll('.rl')].every((e) => e.dataset.drawn)")
         page.wait_for_function("[...document.querySelectorAll('.rl-map')].every((e) => e.dataset.marks)")
+        if board is search_in_page:
+            page.fill("input.rl-ask", TYPED)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(".rl-asked s")
         found = faults_at_all_widths(page, board.__name__, tmp_path)
         if board is six_cameras: check_that_maps_stay_level(page)
     assert not found and not broken

@@ -1,12 +1,14 @@
 "A search page says what it cannot do"
+import numpy as np
 import pytest
 import torch
-from helpers.views import make_scene
+from helpers.views import MODEL, make_scene
 
 from reid_lab.analysis.open_set import Threshold
 from reid_lab.analysis.search import ask, find, image_notes, with_chance
 from reid_lab.models.zoo import create_model
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
+from reid_lab.retrieval.shards import Shards, write_shards
 from reid_lab.widgets.scene import Scene
 from reid_lab.widgets.search import SearchPage, answer_page, images_of
 from reid_lab.world.plan import Group
@@ -66,3 +68,45 @@ def test_images_of_a_world_are_shown_though_none_is_a_file(tmp_path):
     gone = images_of(g, beside=[tmp_path])
     with pytest.raises((OSError, ValueError)): gone([5])
     assert pictures.notes() == [] and "1 of the images shown cannot be read" in gone.notes()[0]
+
+
+def crops(n, **meta):
+    return Embeddings(np.random.default_rng(0).normal(size=(n, 64)).astype("f4"), [-1]*n,
+                      path=[f"{i}.jpg" for i in range(n)], meta=dict(model_name="clip_tiny") | meta)
+
+
+def test_a_page_says_why_it_answers_no_sentence(tmp_path):
+    clip, images = create_model("clip_tiny", weights="world").eval(), create_model("bot_tiny", n_ids=1).eval()
+    small, other = crops(5), Embeddings(np.eye(5), [-1]*5)
+    pairs, apart = Threshold(.1, .1, .1, 9, 9, "fmr"), Threshold(.1, .1, .1, 9, 9, distance="euclidean")
+    for model, g, limit, words in (
+            (MODEL, small, None, "the tokenizer of the model is of a kind that a page does not compute"),
+            (images, small, None, "reads no sentences"), (clip, other, None, "queries have 64 dimensions"),
+            (clip, small, pairs, "threshold is one for pairs"), (clip, small, apart, "a page computes cosines"),
+            (clip, crops(2001), None, "2,001 images are searched, and a page holds at most 2,000")):
+        page = SearchPage(Scene(g[:1], g), model, limit)
+        facts = page.page_facts()
+        assert list(facts) == ["why"] and words in facts["why"] and page.why_not in facts["why"], facts
+        assert "textTower" not in page.to_html(tmp_path/"p.html").read_text("utf-8")
+    assert SearchPage(Scene(small[:1], small)).page_facts() == {}
+    assert "own" not in SearchPage(Scene(small[:1], small), clip).fixed(), "a kernel answers by itself"
+
+
+def test_a_page_holds_all_images_or_only_what_was_found(tmp_path):
+    clip, g = create_model("clip_tiny", weights="world").eval(), crops(30)
+    answer = find(ask(clip, "a man in black"), g, 3)
+    whole, alone = answer_page(answer, model=clip), answer_page(answer)
+    assert len(whole.page_facts()["own"]["rows"]) == 30 and alone.page_facts() == {} and alone.why_not is None
+    own = whole.page_facts()["own"]
+    assert own["gallery"]["n"] == 30 and len(own["chance"]["percents"]) == 401 and own["threshold"] is None
+    assert all(set(row) == {"pid", "cam", "name", "b", "b_pid", "thumb"} for row in own["rows"])
+
+
+def test_a_gallery_on_disk_is_in_the_page_if_it_is_small(tmp_path, monkeypatch):
+    clip = create_model("clip_tiny", weights="world").eval()
+    write_shards(crops(30), tmp_path/"g")
+    answer = find(ask(clip, "a man in black"), Shards(tmp_path/"g"), 3)
+    assert len(answer_page(answer, model=clip).page_facts()["own"]["rows"]) == 30
+    monkeypatch.setattr("reid_lab.widgets.search.MOST_IMAGES", 20)
+    page = answer_page(answer, model=clip)
+    assert len(page.scene.g) == 3 and "30 images are searched" in page.page_facts()["why"]

@@ -71,16 +71,23 @@ function card(model, el, kind, draw) {
   };
 }
 
+// A number with so many digits; what rounds to zero has no sign.
+function fixedDigits(value, digits) {
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text;
+}
+
 const select = (model, values) => model.send({ select: values });
 const setState = (model, values) => model.send({ ui: values });
 
-// An image, or its name where there is none.
+// An image, or its name where there is none; without `alt` where the element around it is labelled.
 function picture(thumb, alt, attrs = {}) {
   if (thumb?.uri) {
     const src = thumb.uri[0] === "#" ? globalThis.reidLab.images[Number(thumb.uri.slice(1))] : thumb.uri; // once a page
     return h("img", { src, alt, draggable: "false", ...attrs, class: `rl-img ${attrs.class ?? ""}` });
   }
-  return h("span", { role: "img", "aria-label": `${alt}: no image`, ...attrs, class: `rl-img rl-none ${attrs.class ?? ""}` },
+  const spoken = alt ? { role: "img", "aria-label": `${alt}: no image` } : { "aria-hidden": "true" }; // what is around it says all
+  return h("span", { ...spoken, ...attrs, class: `rl-img rl-none ${attrs.class ?? ""}` },
     h("span", {}, thumb?.missing ?? "no image"));
 }
 
