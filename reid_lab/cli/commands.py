@@ -23,6 +23,7 @@ from .crops import add_crops
 from .frames import add_frames
 from .labels import add_labels
 from .modules import add_modules, load_own_code
+from .new import add_new
 from .numbers import add_numbers, add_results
 from reid_lab.cli.options import (
     PROCESSES,
@@ -354,7 +355,7 @@ def parser() -> argparse.ArgumentParser:
         c.ending = ending
         return c
     for add in (_add_runs, _add_data, add_cache, add_crops, add_frames, add_compare, add_labels, add_numbers,
-                add_results, add_cite, add_serve, add_weights): add(command)
+                add_results, add_cite, add_serve, add_weights, add_new): add(command)
     return p
 
 # %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e
