@@ -7,7 +7,6 @@ __all__ = ['as_questions', 'ask', 'Parts', 'world_reader', 'Answer', 'with_chanc
 
 # %% ../../nbs/12_analysis/70_search.ipynb #5acb3900
 import base64
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pandas as pd
 import torch
-from PIL import Image
 from torch import nn
 
 from .open_set import Threshold, comparable
@@ -26,6 +24,7 @@ from ..core.basics import warn_caller
 from ..core.files import BROKEN, safe_join
 from ..core.markup import fill
 from ..core.old_names import renamed_attributes
+from ..core.pictures import jpeg_bytes
 from ..core.reporting import printable
 from ..data.augment import to_pixels
 from ..data.images import image_at, read_image, reads_like_image, resize_image
@@ -155,12 +154,9 @@ def _pixels(root, path):
 
 def _thumbnail(root, path):
     "An image as text of a page; empty where it is not found or is no file of its own"
-    try: image = Image.fromarray(_pixels(root, path))
+    try: pixels = _pixels(root, path)
     except BROKEN: return ''
-    image.thumbnail((96, 96))
-    page = io.BytesIO()
-    image.save(page, 'JPEG', quality=80)
-    return base64.b64encode(page.getvalue()).decode()
+    return base64.b64encode(jpeg_bytes(pixels, 96, 80)).decode()
 
 
 def _shown_list(answer, i):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['pair', 'columns_of', 'labels_in_words', 'add_construction', 'construction', 'questions', 'check_new', 'check_page',
-           'empty_columns', 'answer_record', 'answer_text', 'unread_text', 'report_itself', 'own_folder', 'named_model',
-           'features_of', 'how_known', 'check_rows', 'check_known', 'add_crops']
+           'empty_columns', 'answer_record', 'answer_text', 'answer_lines', 'unread_text', 'report_itself',
+           'own_folder', 'named_model', 'features_of', 'how_known', 'check_rows', 'check_known', 'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
 import argparse
@@ -409,8 +409,15 @@ def answer_text(answer:'Answer', # Of all questions
     name:str, # Of the question
     ) -> str:
     "An answer for a reader"
-    lines = [*_sentences(answer, i), unread_text(answer.words(i))]
-    return '\n'.join([name, *(f'  {line}' for line in lines if line), *map(_result_line, answer.table(i).itertuples())])
+    lines = [f'  {line}' for line in answer_lines(answer, i)]
+    return '\n'.join([name, *lines, *map(_result_line, answer.table(i).itertuples())])
+
+
+def answer_lines(answer:'Answer', # Of all questions
+    i:int, # Question
+    ) -> list[str]: # Without its results
+    "What an answer says in words: whether somebody was found, how that compares with chance, what was not read"
+    return [line for line in (*_sentences(answer, i), unread_text(answer.words(i))) if line]
 
 
 def _sentences(answer, i):

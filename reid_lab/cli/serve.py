@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from .crops import answer_record, answer_text, own_folder
+from .crops import answer_lines, answer_record, own_folder
 from .options import COUNT
 from ..core.basics import check_whole
 from ..core.markup import fill_file
@@ -89,21 +89,14 @@ class OpenGallery:
     def picture(self, row:int, # Of the gallery
         ) -> bytes: # JPEG
         "An image of the gallery, decoded and made anew"
-        import io
-
-        from PIL import Image
-
+        from reid_lab.core.pictures import jpeg_bytes
         from reid_lab.widgets.search import images_of
         with self.lock, warnings.catch_warnings():
             warnings.simplefilter('ignore')     # `serve` says at its start where pictures are from
             one = self.rows(row)
             pictures = images_of(one, self.folder or None)
             if pictures is None: raise ValueError('the features note no images; give --images FOLDER')
-            image = Image.fromarray(pictures([0])[0])
-        image.thumbnail((_HEIGHT, _HEIGHT))
-        file = io.BytesIO()
-        image.save(file, 'JPEG', quality=88)
-        return file.getvalue()
+            return jpeg_bytes(pictures([0])[0], _HEIGHT, 88)
 
 # %% ../../nbs/16_cli/46_serve.ipynb #46e0000a
 class Reply(NamedTuple):
@@ -111,6 +104,7 @@ class Reply(NamedTuple):
     status: int
     kind: str           # of the content
     body: bytes
+    location: str = ''  # where to ask instead, from this server's root
 
 
 class _Question(NamedTuple):
@@ -128,10 +122,12 @@ def _whole(name, text, low, high=None):
 
 def _asked(gallery, query):
     "How many images a list has, and the question of an address, answered; None without one"
-    given = {name: values[-1] for name, values in parse_qs(query, max_num_fields=20).items()}
-    for name in given:
+    given = {}
+    for name, values in parse_qs(query, max_num_fields=20).items():
         if name not in ('q', 'row', 'k'):
             raise ValueError(f'{name[:20]!r} is not known; a question has q or row, and k')
+        if len(values) > 1: raise ValueError(f'{name} is given {len(values)} times; give it once')
+        given[name] = values[0]
     if 'q' in given and 'row' in given: raise ValueError('q and row are both given; ask with one of them')
     k = _whole('k', given['k'], 1, MOST) if 'k' in given else gallery.k
     if 'row' in given:
@@ -149,9 +145,7 @@ def _page(gallery, query):
     lines, results, question = [], [], ''
     if asked is not None:
         answer = asked.answer
-        text = answer_text(answer, 0, asked.name).splitlines()
-        n_sentences = len(text) - len(answer.table())      # results are drawn
-        lines = [line.strip() for line in text[:n_sentences]] + answer.caveats()
+        lines = [asked.name, *answer_lines(answer, 0), *answer.caveats()]
         question = asked.name if answer.result.q.caption is not None else ''
         results = [dict(rank=r['rank'], row=r['row'], score=f"{r['score']:z.3f}", name=_name_of(r))
                    for r in answer_record(answer, 0, asked.name)['results']]
@@ -217,6 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in dict(_HEADERS, **{'Content-Type': found.kind, 'Content-Length': len(found.body)}).items():
             self.send_header(name, str(value))
         if found.status == 405: self.send_header('Allow', 'GET')
+        if found.location: self.send_header('Location', found.location)
         self.end_headers()
         if self.command != 'HEAD': self.wfile.write(found.body)
 
@@ -252,14 +247,18 @@ class GalleryServer(ThreadingHTTPServer):
         target:str, # Its path and query
         ) -> Reply:
         "The reply to a request; without the token nothing is found"
-        if host.partition(':')[0] not in _HERE: # another name leads here only where a page of the web made it so
+        # another name leads here only where a page of the web made it so
+        if host.partition(':')[0].lower() not in _HERE:
             return Reply(403, 'text/plain', b'this server answers to 127.0.0.1 and localhost only')
         try: parts = urlsplit(target)
         except ValueError: return Reply(400, 'text/plain', b'no address')
         _, _, rest = parts.path.partition('/')
         token, slash, place = rest.partition('/')
-        if not slash or not hmac.compare_digest(token.encode(errors='replace'), self.token.encode()):
+        if not hmac.compare_digest(token.encode(errors='replace'), self.token.encode()):
             return Reply(404, 'text/plain', b'not found')
+        if not slash: # the page's addresses begin behind it
+            whole = f'/{self.token}/' + (f'?{parts.query}' if parts.query else '')
+            return Reply(308, 'text/plain', b'the address ends with /', whole)
         return reply_to(self.gallery, place, parts.query)
 
     def handle_error(self, request:object, client_address:object) -> None:

@@ -7,7 +7,6 @@ __all__ = ['NO_QUERY', 'NO_RESULT', 'Thumbnails', 'Scene', 'SceneView', 'RankedL
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #e30d183a
 import base64
-import io
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from fastcore.basics import patch
 from traitlets import Any, HasTraits, Int, Unicode, observe, validate
 
 from ..core.files import BROKEN
+from ..core.pictures import jpeg_bytes
 from ..data.frames import Frames
 from ..data.labels import known_ids
 from ..data.table import ReidTable
@@ -92,14 +92,10 @@ class Thumbnails:
         return self._made[row]
 
     def _make(self, row):
-        from PIL import Image
         pixels = self.image(row)
         if pixels is None: return dict(missing=self.name(row) or 'no image')
-        small = Image.fromarray(pixels)
-        small.thumbnail((self.height, self.height))
-        out = io.BytesIO()
-        small.save(out, 'JPEG', quality=82, optimize=True)
-        return dict(uri='data:image/jpeg;base64,' + base64.b64encode(out.getvalue()).decode())
+        small = jpeg_bytes(pixels, self.height, 82)
+        return dict(uri='data:image/jpeg;base64,' + base64.b64encode(small).decode())
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #376a83c1
 class Scene(HasTraits):

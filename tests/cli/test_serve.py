@@ -100,14 +100,24 @@ def test_other_hosts_and_methods_are_refused(server):
     assert ask(server, "", host="evil.example")[0] == 403
     assert ask(server, "", host="127.0.0.1.evil.example:80")[0] == 403
     assert ask(server, "", host="localhost:9000")[0] == 200       # a tunnel
+    assert ask(server, "", host="LocalHost:9000")[0] == 200       # names of hosts have no case
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
         status, headers, _ = ask(server, "search?q=a+man", method)
         assert (status, headers["Allow"]) == (405, "GET")
     assert server.server_address[0] == "127.0.0.1"
 
 
+def test_the_address_without_its_last_slash_leads_to_the_page(server):
+    for query in ("", "?q=a&k=2"):
+        connection = http.client.HTTPConnection(*server.server_address, timeout=60)
+        connection.request("GET", f"/{server.token}{query}")
+        reply = connection.getresponse()
+        assert (reply.status, reply.getheader("Location")) == (308, f"/{server.token}/{query}")
+    assert server.answer("localhost", "/elsewhere").status == 404
+
+
 @pytest.mark.parametrize("query", ["q=", "q=" + "a"*2001, "row=x", "row=6", "k=201&row=1", "q=a&row=1", "path=/etc",
-                                   "row=1&k=1e3"])
+                                   "row=1&k=1e3", "q=a&q=b", "row=1&row=2", "row=1&k=1&k=2"])
 def test_wrong_questions_are_refused(server, query):
     status, _, body = ask(server, f"search?{query}")
     assert status == 400 and json.loads(body)["error"]
