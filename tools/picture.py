@@ -45,7 +45,7 @@ def search_page(table, question=QUESTION):
     model = create_model(MODEL, weights="world").eval()
     queries = embed_texts(model, table.text_queries("test"), quiet=True)
     gallery = embed_images(model, table, quiet=True)
-    scene = Scene(queries, gallery, table, same_camera="keep")
+    scene = Scene(queries, gallery, table, junk="none")
     scene.g_thumb.height = SIZE[0]
     page = SearchPage(scene, model, title="Search", k=SHOWN)
     page.question = question

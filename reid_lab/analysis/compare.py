@@ -23,7 +23,9 @@ from ..figures.comparisons import paired_differences, score_against_time
 from ..models.weights.seen import is_world
 from ..retrieval.alignment import align
 from ..retrieval.embeddings import Embeddings
-from ..retrieval.metrics import Scoring, drops_same_camera, metrics_from_similarity
+from ..retrieval.junk import AUTO, Junk, as_junk, junk_words, takes_same_camera
+from ..retrieval.left_out import SideColumns, apply_junk, labelled_side
+from ..retrieval.metrics import IdentityPairs, Scoring, metrics_from_similarity
 from ..retrieval.ranking import rank
 from ..retrieval.scores import Scores, scores_of
 from ..retrieval.shards import Shards
@@ -51,16 +53,19 @@ class ModelFeatures:
 @dataclass(frozen=True)
 class CompareSettings:
     "What counts in a comparison"
-    same_camera:str | None=None # 'drop' or 'keep' the query's own camera; None: drop if cameras are known
+    junk:Junk | str | None=AUTO # What is left out: a rule or its text, `auto`, or None for nothing
     common:bool=False # Rows that not all models have are left out; else an error
     draws:int=4000 # Of the bootstraps
     seed:int=0 # Of the bootstraps
 
     def __post_init__(self):
-        check_choice('same_camera', self.same_camera, (None, 'drop', 'keep'))
+        object.__setattr__(self, 'junk', as_junk(self.junk))
         check_choice('common', self.common, (True, False))
         check_whole('draws', self.draws, 100)
         check_whole('seed', self.seed, 0)
+
+
+CompareSettings.__init__ = takes_same_camera(CompareSettings.__init__)
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #cfaccb1c
 @dataclass(frozen=True, eq=False)
@@ -135,7 +140,7 @@ def ranking_ms(q:Embeddings, # Queries
     scores, seconds = scores_of(some, g, DISTANCE), []
     for _ in range(rounds):
         start = time.perf_counter()
-        rank(some, g, min(10, len(g)), same_camera='keep', scores=scores)
+        rank(some, g, min(10, len(g)), junk='none', scores=scores)
         seconds.append(time.perf_counter() - start)
     return 1000*min(seconds)/len(some)
 
@@ -155,23 +160,54 @@ class SharedLabels:
     "Labels of the rows of all models"
     q_pid:np.ndarray
     g_pid:np.ndarray
-    q_cam:np.ndarray | None
-    g_cam:np.ndarray | None
+    q_cam:np.ndarray | dict | None # Cameras, or the columns that the rule reads; None: nothing is left out
+    g_cam:np.ndarray | dict | None
     same:SameImages # Pairs that are one image, by any model's features
+    junk:Junk=Junk('cam') # What is left out where there are cameras or columns
 
     @property
-    def drops_camera(self) -> bool: return self.q_cam is not None
+    def rule(self) -> Junk:
+        "What is left out"
+        return Junk() if self.q_cam is None else self.junk
+
+    @property
+    def drops_camera(self) -> bool: return ('cam',) in self.rule.groups
+
+    def pairs(self) -> IdentityPairs:
+        "Who is who"
+        sides = labelled_side(self.q_pid, self.q_cam), labelled_side(self.g_pid, self.g_cam)
+        rule = apply_junk(self.rule, *sides)
+        return IdentityPairs.by_rule(self.q_pid, self.g_pid, rule, self.same)
 
     def of(self, queries:np.ndarray, # Rows, rising
         images:np.ndarray, # Rows, rising
         ) -> 'SharedLabels':
         "Labels of some rows"
-        def some(values, rows): return None if values is None else values[rows]
+        def some(values, rows):
+            if isinstance(values, dict): return {name: column[rows] for name, column in values.items()}
+            return None if values is None else values[rows]
 
         chosen = self.same.among(images)
         row, image = chosen.of(queries)
         return SharedLabels(self.q_pid[queries], self.g_pid[images], some(self.q_cam, queries),
-                            some(self.g_cam, images), SameImages.of_pairs(row, image))
+                            some(self.g_cam, images), SameImages.of_pairs(row, image), self.junk)
+
+
+def _shared_columns(features, junk):
+    "The columns that a rule may read, of each side: each of the first model that has it on both"
+    sides = {}, {}
+    with_cameras = _labels_of(features, 'cam')
+    if with_cameras is not None:
+        numbered = one_numbering(with_cameras.q, with_cameras.g, ('cam',))
+        for e, of_side in zip(numbered, sides): of_side['cam'] = e.cam
+    names = () if junk == AUTO else (*junk.columns, *(f'{column}_name' for column, *_ in junk.pairs))
+    for name in dict.fromkeys(names):
+        if name in ('pid', 'cam'): continue
+        both = [[SideColumns(e) for e in (f.q, f.g)] for f in features]
+        having = next((columns for columns in both if all(name in side for side in columns)), None)
+        if having is None: continue
+        for side, of_side in zip(having, sides): of_side[name] = np.asarray(side[name])
+    return sides
 
 
 def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
@@ -185,14 +221,12 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
                          "embed again with them (--folders identity), or give features that have them")
     q, g = one_numbering(source.q, source.g, ('pid',))
     pids = q.pid, g.pid
-    with_cameras, cams = _labels_of(features, 'cam'), (None, None)
-    if with_cameras is not None:
-        q, g = one_numbering(with_cameras.q, with_cameras.g, ('cam',))
-        cams = q.cam, g.cam
-    if not drops_same_camera(settings.same_camera, *cams): cams = None, None
+    columns = _shared_columns(features, settings.junk)
+    rule = apply_junk(settings.junk, *(labelled_side(pid, of_side) for pid, of_side in zip(pids, columns))).rule
+    if not rule: columns = None, None
     pairs = [same_images(f.q, f.g) for f in features]
     rows = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ('query', 'image')]
-    return SharedLabels(*pids, *cams, SameImages.of_pairs(*rows))
+    return SharedLabels(*pids, *columns, SameImages.of_pairs(*rows), rule)
 
 
 def scores_per_query(scores:Scores, # Of queries and gallery
@@ -201,7 +235,7 @@ def scores_per_query(scores:Scores, # Of queries and gallery
     "Hit, average precision and inverse negative penalty of each query"
     found = metrics_from_similarity(scores, labels.q_pid, labels.g_pid, labels.q_cam, labels.g_cam, per_query=True,
                                     same=labels.same,
-                                    scoring=Scoring(same_camera='drop' if labels.drops_camera else 'keep'))
+                                    scoring=Scoring(junk=labels.rule))
     each = found['per_query']
     hit = np.where(np.isnan(each['AP']), np.nan, each['first'] <= 1)
     return np.stack([hit, each['AP'], each['INP']], axis=1)
@@ -221,6 +255,7 @@ class SetComparison:
     each_asks:bool # Each image asks all others
     left_out:tuple # (model, queries, images) that not all models have
     fused:tuple = () # See `reid_lab.analysis.fuse`
+    junk:Junk = Junk() # What is left out
 
     @property
     def is_world(self) -> bool: return is_world(self.dataset)
@@ -275,7 +310,8 @@ def compare_features(features:Sequence[ModelFeatures], # Of several models; the 
     known = [str(f.g.meta.get('data') or '') for f in features]
     name = dataset or next(filter(None, known), 'features')
     return SetComparison(name, tuple(scored), _differences(scored, pid, settings), pid, len(labels.g_pid),
-                         int((~counts).sum()), len(labels.same), labels.drops_camera, each_asks, left_out)
+                         int((~counts).sum()), len(labels.same), labels.drops_camera, each_asks, left_out,
+                         junk=labels.rule)
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #6dfdf7b9
 def _interval(low, high, form='.1f'):
@@ -362,6 +398,7 @@ def _heading(found):
     "What was asked, and of whom"
     how = 'each image asks all others; ' if found.each_asks else ''
     camera = 'own camera left out' if found.drops_camera else 'own camera counts'
+    if found.junk not in (Junk(), Junk('cam')): camera = f'left out: {junk_words(found.junk)} ({found.junk})'
     of_people = f"{_count(len(found.pid), 'query', 'queries')} of {_count(found.n_people, 'person', 'people')}"
     return f"{found.dataset}: {of_people} in {_count(found.n_images, 'image')}; {how}{camera}"
 

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['REGIONS', 'FACTS', 'REASONS', 'VERDICTS', 'colour_histograms', 'colour_similarity', 'sharpness', 'Searched', 'Reason',
            'closer_colours', 'nearer_than_others', 'others_that_fit', 'false_words', 'ambiguity', 'attribute_distance',
-           'failure_table', 'caption_facts', 'unhidden', 'world_facts', 'Gap', 'rate_gap', 'odds_ratio', 'reason_table',
-           'check_rows', 'failure_figure']
+           'same_value', 'failure_table', 'caption_facts', 'unhidden', 'world_facts', 'Gap', 'rate_gap', 'odds_ratio',
+           'reason_table', 'check_rows', 'failure_figure']
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #00a0fb9d
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -21,13 +21,17 @@ from .text_stats import token_lengths
 from ..core.basics import check_choice, stream
 from ..core.statistics import paired_gain, wilson
 from ..data.images import resize_image
+from ..data.labels import UNKNOWN
 from ..data.table import ReidTable
 from ..data.text import Tokenizer
 from ..figures.ranked_lists import ranked_lists
 from ..figures.style import PaperFigure
 from ..retrieval.embeddings import Embeddings
+from ..retrieval.junk import AUTO, takes_same_camera
+from ..retrieval.left_out import SideColumns, apply_junk, codes_of, compared_labels
 from ..retrieval.metrics import Scoring, retrieval_metrics
 from ..retrieval.ranking import rank, rivals
+from ..retrieval.sides import one_numbering
 from ..world.captions import caption_with_facts
 from ..world.people import PARTS, srgb_to_lab
 from ..world.plan import DOMAINS
@@ -79,6 +83,7 @@ FACTS = dict(images='read=table.read', cameras='cam in both Embeddings', caption
 # %% ../../nbs/12_analysis/40_failures.ipynb #85f668e1
 class Searched:
     "A labelled search, with everything that reasons are measured from; queries without a match are left out"
+    @takes_same_camera
     def __init__(self, q:Embeddings, # Queries: images, or captions
         g:Embeddings, # Gallery of images
         read:Callable | None=None, # List of paths -> images (H,W,3) uint8, such as `table.read`
@@ -87,13 +92,15 @@ class Searched:
         visible:dict[str, float] | None=None, # Path -> share of the person that nothing hides, 0 to 1
         tokenizer:Tokenizer | None=None, # Of the model that reads the captions
         k:int=1, # A failure: no right image among the first k
-        **how, # `same_camera`, `distance` and `scores` of `retrieval_metrics`
+        **how, # `junk`, `distance` and `scores` of `retrieval_metrics`
         ):
-        for x in how: check_choice('argument', x, ('same_camera', 'distance', 'scores'))
+        for x in how: check_choice('argument', x, ('junk', 'distance', 'scores'))
         for name, x, n in (('said', said, len(q)), ('attrs', attrs, len(g))):
             if x is not None and len(x) != n:
                 raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
         if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
+        q, g = one_numbering(q, g, compared_labels(how.get('junk', AUTO)))
+        how['junk'] = apply_junk(how.get('junk', AUTO), q, g).rule  # once, and not of each part of the queries
         found = retrieval_metrics(q, g, per_query=True, scoring=Scoring(ties='order'), **how)['per_query']
         near = rivals(q, g, **how)
         self.query = np.flatnonzero(found['n_match'] > 0) # positions in the `q` that was given
@@ -268,13 +275,24 @@ def attribute_distance(s:Searched, # With `attrs`
     return np.array([sum(a[k] != b[k] for k in a.keys() & b.keys()) for a, b in pairs], float)
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #d2b8f530
+def same_value(column:str, # Of both sides, such as `clothes`
+    ) -> Callable: # Function of a `Searched` -> (Q,) 1, 0, NaN where one of them is unknown; for a `Reason`
+    "Whether the wrong image has the query's value of a column"
+    def measure(s):
+        codes = codes_of(column, SideColumns(s.q)[column], SideColumns(s.g)[column])
+        wrong = s.near.wrong.to_numpy()
+        equal = codes.equal(np.arange(len(s)), wrong).astype(float)
+        return np.where((codes.query == UNKNOWN) | (codes.image[wrong] == UNKNOWN), np.nan, equal)
+    return measure
+
+
 def _to_median(x): return np.asarray(x, float)/max(float(np.median(x)), 1e-12)
 
 
 def _pixels(s): return _to_median(s.looks(s.paths('subject')).pixels)
 def _sharpness(s): return _to_median(s.looks(s.paths('subject')).sharpness)
 def _n_words(s): return _to_median([len(c.split()) for c in s.q.caption])
-def _of_query_camera(s): return s.g.cam[s.near.wrong] == s.q.cam
+def _of_query_camera(s): return same_value('cam')(s)
 def _unhidden_share(s): return [s.visible.get(p, np.nan) for p in s.paths('subject')]
 def _n_false_words(s): return false_words(s.said, s.attrs, s.q.pid, s.g.pid)
 
@@ -535,7 +553,7 @@ def failure_figure(s:Searched, # The search
     part = s.q[[place[n] for n in check_rows(frame, place)]]
     if s.how.get('scores') is not None:
         raise ValueError("scores= was given; draw such lists with ranked_lists")
-    index = rank(part, s.g, k, **{'same_camera': None, **s.how})[0]
+    index = rank(part, s.g, k, **s.how)[0]
     k = max(1, int((index >= 0).sum(1).min()))
     def fit(images): return [resize_image(im, (128, 64)) for im in images]
     queries = part.caption if 'captions' in s.facts else fit(s.read(part.path))

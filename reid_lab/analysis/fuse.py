@@ -65,8 +65,7 @@ class Half:
 
     def pairs(self) -> IdentityPairs:
         "Who is who"
-        found = self.labels
-        return IdentityPairs(found.q_pid, found.g_pid, found.q_cam, found.g_cam, found.drops_camera, found.same)
+        return self.labels.pairs()
 
 
 def halves(labels:SharedLabels, # Of all rows

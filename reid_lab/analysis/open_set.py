@@ -28,7 +28,9 @@ from ..core.statistics import ErrorRate, half_of, in_percent, paired_gain, wilso
 from ..datasets.dg_sets import DG_SETS
 from ..datasets.image_sets import IMAGE_SETS
 from ..retrieval.embeddings import Embeddings
-from ..retrieval.metrics import IdentityPairs, drops_same_camera
+from ..retrieval.junk import AUTO, Junk, takes_same_camera
+from ..retrieval.left_out import apply_junk, compared_labels
+from ..retrieval.metrics import IdentityPairs
 from ..retrieval.ranking import rivals
 from ..retrieval.scores import DISTANCES, EmbeddingScores, Scores, score_blocks, scores_of
 from ..retrieval.shards import Shards
@@ -84,17 +86,18 @@ def no_person(e:Embeddings | Shards, # Labelled images
     return nobody
 
 
+@takes_same_camera
 def search_scores(q:Embeddings, # Labelled queries, with and without their person in the gallery
     g:Embeddings, # Labelled gallery
-    *, same_camera:str | None=None, # 'drop' or 'keep' matches of its camera; default: drop if both have one
+    *, junk:Junk | str | None=AUTO, # What is left out, as in `reid_lab.retrieval.metrics.Scoring`
     distance:str='cosine', # See `comparable`
     chunk:int | None=None, # Queries at a time
     ) -> pd.DataFrame: # pid, cam and columns of the query; present, mate, other, top (scores), rank (0: none)
     "What open-set rates are computed from; an image that is query and gallery does not find itself"
     some = g[:1] if isinstance(g, Embeddings) else g
     comparable(q, some, distance) # an error before the labels are compared
-    q, g = two_sides(q, g, ('pid',) if same_camera == 'keep' else ('pid', 'cam'))
-    near = rivals(q, g, same_camera=same_camera, scores=comparable(q, g, distance), chunk=chunk)
+    q, g = two_sides(q, g, compared_labels(junk))
+    near = rivals(q, g, junk=junk, scores=comparable(q, g, distance), chunk=chunk)
     if (q.pid == -1).any() or not (g.pid != -1).any():
         raise ValueError("a query or the whole gallery has pid -1: whether a person is present must be "
                          "known to count errors. Leave unlabelled queries out, such as q[q.pid != -1]")
@@ -103,7 +106,8 @@ def search_scores(q:Embeddings, # Labelled queries, with and without their perso
     out = f.assign(present=present, mate=near.right_score.where(present), other=near.wrong_score,
                    top=near[['right_score', 'wrong_score']].max(axis=1), rank=near['first'])
     out.attrs = dict(gallery=len(g), distance=distance, model=q.meta.get('model', ''),
-                     kind=q.meta.get('kind', ''), itself=len(same_images(q, g)))
+                     kind=q.meta.get('kind', ''), itself=len(same_images(q, g)),
+                     junk=str(apply_junk(junk, q, g).rule))
     return out
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #6b697121
@@ -432,15 +436,14 @@ class _PairBlock:
     same_pid: np.ndarray    # (S,) whose
 
 
-def _pair_blocks(q, g, same_camera, distance, chunk):
+def _pair_blocks(q, g, junk, distance, chunk):
     "All pairs that have labels, block by block of queries"
     q_ok, g_ok = np.flatnonzero(q.pid != -1), np.flatnonzero(g.pid != -1)
     if not len(q_ok) or not len(g_ok):
         raise ValueError("pairs need labels; all queries or all images have pid -1")
     q, g = q[q_ok], g[g_ok]
     q, g = one_numbering(q, g)
-    drop = drops_same_camera(same_camera, q.cam, g.cam)
-    pairs = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g))
+    pairs = IdentityPairs.by_rule(q.pid, g.pid, apply_junk(junk, q, g), same_images(q, g))
     for lo, block in score_blocks(comparable(q, g, distance), chunk):
         (row, col), (left_out_row, left_out_col) = pairs(lo, lo + len(block))
         def index(i): return torch.as_tensor(i, device=block.device)
@@ -477,15 +480,16 @@ def _place(n, k):
     return len(n) - 1 - i, rest
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #d353fa61
+@takes_same_camera
 def verification_threshold(q:Embeddings, # One side of the pairs
     g:Embeddings, # The other side
     rate:float=.001, # FMR that may not be exceeded
-    *, same_camera:str | None=None, # See `search_scores`
+    *, junk:Junk | str | None=AUTO, # See `search_scores`
     distance:str='cosine', # See `comparable`
     chunk:int | None=None, # Queries at a time
     ) -> Threshold: # Of kind 'fmr'
     "The lowest threshold with this false match rate; exact in 32 bits, without the pairs in memory"
-    def blocks(): return _pair_blocks(q, g, same_camera, distance, chunk)
+    def blocks(): return _pair_blocks(q, g, junk, distance, chunk)
     check_rate(rate)
     upper_counts = _counts(blocks(), _upper_bits)
     n = int(upper_counts.sum())
@@ -503,17 +507,18 @@ def verification_threshold(q:Embeddings, # One side of the pairs
                      q.meta.get('model', ''))
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #98548e69
+@takes_same_camera
 def verification_rates(q:Embeddings, # One side of the pairs
     g:Embeddings, # The other side
     threshold:Threshold | float, # What scores have to reach
-    *, same_camera:str | None=None, # See `search_scores`
+    *, junk:Junk | str | None=AUTO, # See `search_scores`
     distance:str='cosine', # Of the scores
     chunk:int | None=None, # Queries at a time
     ) -> dict: # same, different (pairs), FMR, FNMR (percent, _low, _high over persons of `q`)
     "False matches and false non-matches of all pairs at a threshold"
     t = _limit(threshold)
     pids, passed, n_different, below, same_pids = [], [], [], [], []
-    for block in _pair_blocks(q, g, same_camera, distance, chunk):
+    for block in _pair_blocks(q, g, junk, distance, chunk):
         pids.append(block.pid)
         passed += [(scores.double() >= t).sum(1).cpu().numpy() for scores in block.different.split(16)]
         n_different.append((~block.different.isnan()).sum(1).cpu().numpy())
@@ -648,15 +653,16 @@ def open_set_report(found:dict[str, pd.DataFrame], # Ranking -> frame of `search
     return OpenSet(pd.concat(rows, ignore_index=True), warn)
 
 # %% ../../nbs/12_analysis/60_open_set.ipynb #5385a457
+@takes_same_camera
 def open_set_of(q:Embeddings, # Queries; those with pid -1 are left out
     g:Embeddings, # Gallery
     rates:Sequence[float]=RATES, # FPIR that are asked for
     *, first:int=1, # R: how many images count as found
-    same_camera:str | None=None, # See `search_scores`
+    junk:Junk | str | None=AUTO, # See `search_scores`
     distance:str='cosine', # See `search_scores`
     ) -> OpenSet:
     "Open-set rates of one ranking"
     nobody = no_person(q)
     if nobody.any(): q = q[~nobody]
-    return open_set_report({'': search_scores(q, g, same_camera=same_camera, distance=distance)}, rates,
+    return open_set_report({'': search_scores(q, g, junk=junk, distance=distance)}, rates,
                            first)

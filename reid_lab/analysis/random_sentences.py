@@ -171,7 +171,7 @@ def scores_by_chance(model:nn.Module, # That reads captions and has embedded the
     if key not in known:
         vectors = features.emb.to(g.device) if isinstance(g, Embeddings) else features.emb
         q = Embeddings(vectors, [-1]*len(features))
-        _, best = rank(q, without_labels(g), 1, same_camera='keep', scores=comparable(q, g, distance))
+        _, best = rank(q, without_labels(g), 1, junk='none', scores=comparable(q, g, distance))
         # the features are kept, so that no others get their id
         known[key] = features, ByChance(np.sort(best[:, 0].astype(float)), source)
     return known[key][1]

@@ -9,6 +9,7 @@ __all__ = ['as_questions', 'ask', 'Parts', 'world_reader', 'Answer', 'with_chanc
 import base64
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -32,9 +33,11 @@ from ..data.text import READ, check_sentence, read_text, text_note
 from ..models.weights.seen import Seen, seen_by
 from ..moved import forward
 from ..retrieval.embeddings import Embeddings, embed_texts, encode_images
+from ..retrieval.junk import Junk, as_junk
+from ..retrieval.left_out import compared_labels
 from ..retrieval.ranking import RetrievalResult, rank
 from ..retrieval.shards import Shards
-from ..retrieval.sides import same_images, warn_of_equal_paths
+from ..retrieval.sides import one_numbering, same_images, warn_of_equal_paths
 
 # %% ../../nbs/12_analysis/70_search.ipynb #c0ffee03
 if TYPE_CHECKING:
@@ -286,12 +289,23 @@ def with_chance(answer:Answer, # To sentences
     return replace(answer, chance=scores_by_chance(model, answer.result.g, distance))
 
 
+def _with_everybody(e):
+    "A side, numbered like the other, in which images without a label are people of their own, and searched too"
+    everybody = copy(e)
+    if isinstance(e, Shards): everybody.names = [name for name in e.names if name != 'pid_name']
+    else: everybody.columns = {name: values for name, values in e.columns.items() if name != 'pid_name'}
+    own = -2 - np.arange(len(e))    # no number of a label, and not that of nobody
+    everybody.pid = np.where(e.pid == -1, own, e.pid)
+    return everybody
+
+
 def find(q:Embeddings, # Questions, see `ask`, or any queries
     g:Embeddings | Shards, # Gallery, with or without labels, also on disk
     k:int=10, # Images a question
     threshold:Threshold | None=None, # From `calibrate`
     distance:str | None=None, # Default: that of the threshold, else 'cosine'
     chunk:int | None=None, # Questions at a time
+    junk:Junk | str | None=None, # What is left out, of sides with labels; None: every image is searched
     ) -> Answer:
     "The best images of any gallery, or that there is none; a question that is an image of the gallery is left out"
     if not distance: distance = threshold.distance if threshold else 'cosine'
@@ -303,8 +317,10 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
                         "are searched: false alarms grow with their number. Calibrate on a gallery of "
                         "this size")
     warn_of_equal_paths(q, g, cameras=False)
-    bare_q, bare_g = without_labels(q), without_labels(g)
-    index, score = rank(bare_q, bare_g, min(k, len(g)), same_camera='keep', scores=scores, chunk=chunk)
+    rule = as_junk(junk)
+    sides = [without_labels(e) for e in (q, g)]
+    if rule: sides = [_with_everybody(e) for e in one_numbering(q, g, compared_labels(rule))]
+    index, score = rank(*sides, min(k, len(g)), junk=rule, scores=scores, chunk=chunk)
     labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
     return Answer(RetrievalResult(index, score, q, labelled), threshold, seen_by({**q.meta, **g.meta}))
 

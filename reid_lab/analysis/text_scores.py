@@ -85,13 +85,13 @@ def evaluate(model:nn.Module, # Trained model
     matcher = Matcher(model.eval(), gallery, q.caption) if k_test else None
     if matcher and device is None: g = matcher.images
     else: g = embed_images(model, gallery, device=device, share=share)
-    itc = retrieval_metrics(q, g, same_camera='keep', per_query=per_query)
-    itc_top, _ = rank(q, g, 10, same_camera='keep')
+    itc = retrieval_metrics(q, g, junk='none', per_query=per_query)
+    itc_top, _ = rank(q, g, 10, junk='none')
     if matcher is None: return dict(q=q, g=g, itc=itc, itc_top=itc_top)
     matches = rerank_itm(q, g, matcher, k_test=min(k_test, len(g)), batches=matcher.batches)
-    itm = retrieval_metrics(q, g, same_camera='keep', scores=matches)
-    itm_top, _ = rank(q, g, 10, same_camera='keep', scores=matches)
-    fused = {w: retrieval_metrics(q, g, same_camera='keep', scores=matches.weighted(w)) for w in fusion}
+    itm = retrieval_metrics(q, g, junk='none', scores=matches)
+    itm_top, _ = rank(q, g, 10, junk='none', scores=matches)
+    fused = {w: retrieval_metrics(q, g, junk='none', scores=matches.weighted(w)) for w in fusion}
     return dict(q=q, g=g, itc=itc, itc_top=itc_top, itm=itm, itm_top=itm_top, fused=fused)
 
 # %% ../../nbs/12_analysis/10_text_scores.ipynb #07d731ac

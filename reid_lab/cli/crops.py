@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .box_options import add_box_options, box_options, table_notes
-from .options import COUNT, check_used, image_size, share
+from .options import COUNT, add_junk, check_used, image_size, junk_of, share
 from ..core.basics import warn_caller
 from ..core.reporting import printable
 
@@ -650,7 +650,7 @@ def _match(a:argparse.Namespace, # Arguments of the command
     with Display('match', sections=False):
         model = named_model(a)
         q, g = features_of(a.a, model, 'query'), features_of(a.b, model, 'gallery')
-        answer = crops.matches(q, g, a.k, threshold)
+        answer = crops.matches(q, g, a.k, threshold, junk_of(a, None))
         pairs = crops.match_table(answer)
         if a.out: to_csv(pairs, Path(a.out).expanduser())
         if a.html: _write_page(a, answer, f'{Path(a.a).name} in {Path(a.b).name}', [a.a, a.b])
@@ -683,6 +683,7 @@ def _add_match(command):
     c.add_argument('a', help='features, or a folder of crops')
     c.add_argument('b', help='likewise; this one is searched, shards from the disk')
     c.add_argument('--out', metavar='FILE', help='CSV file for all pairs')
+    add_junk(c, 'none (default): every image is searched')
     _add_answer_options(c, 1, 'that embeds a folder of crops')
 
 # %% ../../nbs/16_cli/10_crops.ipynb #dc4081e5

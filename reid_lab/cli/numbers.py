@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .crops import check_known, check_rows, how_known
-from .options import COUNT, SEED, check_used, share
+from .options import COUNT, SEED, add_junk, check_used, junk_of, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
 
@@ -58,23 +58,27 @@ def json_line(values:dict | list, # What JSON can hold, and NaN
 # %% ../../nbs/16_cli/40_numbers.ipynb #b960bbb1
 def _read_sides(a):
     "Queries and gallery of `metrics`, whose identities are known"
+    from reid_lab.retrieval.left_out import compared_labels
     from reid_lab.retrieval.sides import two_sides
     q = _features(a.query, a.key, side='query')
     on_disk = a.open_set is None # a gallery of shards may stay there
     g = _features(a.gallery, a.key, copies=0 if on_disk else 3, side='gallery')
-    q, g = two_sides(q, g, ('pid',) if a.same_camera == 'keep' else ('pid', 'cam'))
+    q, g = two_sides(q, g, compared_labels(junk_of(a)))
     return q, g
 
 
-def _check_cameras(a, q, g):
-    "Refuse sides without cameras, unless the images of a query's own camera count"
-    if a.same_camera == 'keep': return
+def _check_columns(a, q, g):
+    "Refuse sides without a column of the rule, by the name of the file"
+    from reid_lab.retrieval.left_out import SideColumns
+    rule = junk_of(a)
+    if rule == 'auto': return
     for path, side in ((a.query, q), (a.gallery, g)):
-        if side.cam is not None: continue
-        raise ValueError(
-            f"{path} has no cameras, and results of a query's own "
-            "camera do not count (--same-camera drop, the default); "
-            f"--same-camera keep counts them and needs no cameras. {how_known('cam')}")
+        have = SideColumns(side).names
+        for name in rule.columns:
+            if name in have: continue
+            where = how_known('cam') if name == 'cam' else f"It has {', '.join(have)}"
+            raise ValueError(f'{path} has no column {name!r}, which --junk {rule} reads; --junk auto leaves out what '
+                             f'can be judged, --junk none nothing. {where}')
 
 
 def _metrics(a):
@@ -86,49 +90,46 @@ def _metrics(a):
         with phase('reading features'): q, g = _read_sides(a)
         for path, side in ((a.query, q), (a.gallery, g)):
             check_known(path, side, then='search and match need no identities')
-        _check_cameras(a, q, g)
+        _check_columns(a, q, g)
         from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
         with phase('scoring'):
             try:
                 scoring = Scoring(ks=tuple(a.ks), ties=a.ties)
-                scores = retrieval_metrics(q, g, same_camera=a.same_camera, distance=a.distance, scoring=scoring)
+                scores = retrieval_metrics(q, g, junk=junk_of(a), distance=a.distance, scoring=scoring)
             except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
         if a.open_set is not None:
             with phase('open set'): open_set = _open_rates(a, q, g)
     if a.json: _print_json(scores, open_set)
-    else: _print_scores(scores, open_set, q, g, a.same_camera)
+    else: _print_scores(scores, open_set, q, g)
     return 0
 
 
 def _print_json(scores, open_set):
     "The scores for a program"
+    scores = scores | dict(junk=scores.junk, n_unknown=scores.left_out.n_unknown)
     if open_set is not None:
         scores = scores | dict(open_set=open_set.rates.to_dict('records'),
                                open_set_warnings=open_set.warnings)
     print(json_line(scores))
 
 
-def _print_scores(scores, open_set, q, g, same_camera):
+def _print_scores(scores, open_set, q, g):
     "The scores for a reader, with what was left out and why"
     from reid_lab.results.conclusions import notes
     for name, value in scores.items():
         print(f'{name:10} {value:.2f}' if isinstance(value, float) else f'{name:10} {value}')
-    for line in (*_skipped(scores, q, g, same_camera), *_itself(scores), *notes(scores)): print(line)
+    for line in (*scores.notes(), *_skipped(scores), *_itself(scores), *notes(scores)): print(line)
     if open_set is None: return
     from reid_lab.analysis.bias.audit import camera_names
     print('', *_open_lines(open_set), *camera_names(q, g), sep='\n')
 
 
-def _skipped(scores, q, g, same_camera):
+def _skipped(scores):
     "Why queries do not count"
-    from reid_lab.retrieval.metrics import why_skipped
-    from reid_lab.retrieval.sides import same_images
     if not scores['n_skipped']: return []
-    cams = (q.cam, g.cam) if same_camera == 'drop' else (None, None)
     words = dict(junk='pid -1', absent='not in the gallery', same_camera='there only under their own camera',
-                 itself='there only as themselves')
-    counts = why_skipped(q.pid, g.pid, *cams, same_images(q, g))
-    reasons = ', '.join(f'{words[why]}: {n}' for why, n in counts.items() if n)
+                 left_out='there only in images that are left out', itself='there only as themselves')
+    reasons = ', '.join(f'{words[why]}: {n}' for why, n in scores.why_skipped().items() if n)
     return [f'n_skipped: queries without a match, which do not count ({reasons})']
 
 
@@ -142,7 +143,7 @@ def _itself(scores):
 def _open_rates(a, q, g):
     "Open-set rates of two feature files"
     from reid_lab.analysis.open_set import RATES, open_set_of
-    return open_set_of(q, g, a.open_set or RATES, same_camera=a.same_camera, distance=a.distance)
+    return open_set_of(q, g, a.open_set or RATES, junk=junk_of(a), distance=a.distance)
 
 
 def _open_lines(open_set):
@@ -189,7 +190,7 @@ def _bias(a):
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=(a.map or 'pca') if a.out else 'none',
-                             audit=AuditSettings(seed=a.seed), name=name)
+                             audit=AuditSettings(seed=a.seed, junk=junk_of(a)), name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:
@@ -209,7 +210,7 @@ def _cockpit(a, q, g, name, page, verdict):
     from reid_lab.widgets.scene import Scene
     title = f'Camera bias of {name}'
     method = 'pca' if a.map in (None, 'none') else a.map # the page has a map in any case
-    scene = Scene(q, g, distance=a.distance)
+    scene = Scene(q, g, junk=junk_of(a), distance=a.distance)
     cockpit(scene, method, seed=a.seed, title=title, advice=verdict).to_html(page, title=title)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
@@ -336,8 +337,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
                 'metrics')
     c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     c.add_argument('gallery', help='likewise; shards are scored from the disk')
-    c.add_argument('--same-camera', choices=('drop', 'keep'), default='drop',
-                   help="images of the query's person by its own camera: do not count (drop, the default), or do")
+    add_junk(c)
     c.add_argument('--distance', type=_distance, default='cosine',
                    help='that ranks: cosine (default) or euclidean')
     c.add_argument('--ties', choices=('order', 'expected'),
@@ -357,6 +357,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
                    help='that ranks without adaptation: cosine (default) or euclidean')
     b.add_argument('--map', type=_map, metavar='METHOD',
                    help='map of --out and --open: pca (default), tsne, umap, or none')
+    add_junk(b)
     b.add_argument('--seed', type=SEED, default=0, help='of samples and clusters (default: 0)')
     for c in (c, b):
         c.add_argument('--key', nargs='+', metavar='OURS=THEIRS',

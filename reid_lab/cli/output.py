@@ -301,7 +301,7 @@ def _as_typed(value):
 def as_options(text:str, # An error of the library
     known:Collection[str], # Names of the command's options, with underscores
     ) -> str:
-    "A message with options in place of keyword arguments: `same_camera='keep'` becomes `--same-camera keep`"
+    "A message with options in place of keyword arguments: `junk='none'` becomes `--junk none`"
     def fields(match):
         names = _FIELD.findall(match['fields'])
         if not names or any(OPTIONS.get(name, name) not in known for name in names): return match[0]

@@ -379,8 +379,8 @@ def caption_lists(runs:dict, # Name -> (Embeddings of captions, of images, ...),
     "Ranked lists of several models, with the SD of each"
     tops, sd = {}, {}
     for name, (q, g, *_) in runs.items():
-        tops[name] = rank(q, g, k, same_camera='keep')[0]
-        scores = retrieval_metrics(q, g, same_camera='keep', per_query=True, scoring=Scoring(ties='order'))
+        tops[name] = rank(q, g, k, junk='none')[0]
+        scores = retrieval_metrics(q, g, junk='none', per_query=True, scoring=Scoring(ties='order'))
         sd[name] = scores['per_query']['SD']
     chosen = _where_models_differ(np.stack([g.pid[top[:, 0]] == q.pid for top in tops.values()]), n)
     notes = {m: [f'SD {s:.2f}' for s in v[chosen]] for m, v in sd.items()}

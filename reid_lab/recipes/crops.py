@@ -54,6 +54,7 @@ from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models
 from .camel import load_run
 from ..retrieval.embeddings import Embeddings, caption_frame, check_target, embed_images, embed_texts
+from ..retrieval.junk import Junk
 from reid_lab.retrieval.parts import (
     Parts,
     claim_parts,
@@ -871,11 +872,12 @@ def matches(a:Embeddings | Shards | Path | str, # Features that ask
     b:Embeddings | Shards | Path | str, # Features that are searched, from the disk if they are shards
     k:int=1, # Images of `b` for each of `a`
     threshold:Threshold | Path | str | None=None, # As for `search`
+    junk:Junk | str | None=None, # What is left out, as for `reid_lab.analysis.search.find`
     ) -> Answer:
     "The best images of one set for each image of another"
     a, b = in_memory(open_features(a, 'query')), open_features(b, 'gallery')
     one_model(a, b)
-    return find(a, b, k, open_threshold(threshold))
+    return find(a, b, k, open_threshold(threshold), junk=junk)
 
 
 def match_table(found:Answer, # From `matches`

@@ -34,6 +34,7 @@ from ..results.rows import Setting
 from ..results.tables import read_csv, to_csv
 from ..retrieval.chance import Lists, chance_of, list_counts
 from ..retrieval.embeddings import Embeddings, embed_images
+from ..retrieval.junk import of_same_camera
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.sides import same_images
 from ..training.fit import Ends, Records, fit
@@ -69,7 +70,7 @@ def people_with_matches(table:ReidTable, # Crops
 
 
 def camera_rule(table:ReidTable, # Crops
-    ) -> str: # `drop` or `keep`, see `reid_lab.retrieval.metrics.drops_same_camera`
+    ) -> str: # `drop` or `keep`, as rows say it; see `reid_lab.retrieval.junk.of_same_camera`
     "Whether images of the query's own camera are left out: where enough people are seen by two"
     return 'drop' if len(people_with_matches(table, True)) >= MIN_PEOPLE else 'keep'
 
@@ -243,7 +244,7 @@ def search_among(model:nn.Module, # With `encode_image`
     ) -> dict: # As `retrieval_metrics` with `per_query`
     "Search for each image of some people among all of them"
     e = embed_images(model, table, quiet=True, cameras=False, **kw)
-    return retrieval_metrics(e, e, same_camera=rule, per_query=True)
+    return retrieval_metrics(e, e, junk=of_same_camera(rule), per_query=True)
 
 
 class KeepBest(Callback):
@@ -405,7 +406,7 @@ def compared(tuned:Finetuned, # Start and trained model
     "Start and trained model on the same searches"
     start, after = (_people(search_among(model, table, rule)) for model in (tuned.start, tuned.model))
     e = Embeddings(torch.zeros(len(table), 1), table['pid'].to_numpy(), table['cam'].to_numpy())
-    lists = list_counts(e.pid, e.pid, e.cam, e.cam, same_camera=rule, same=same_images(e, e))
+    lists = list_counts(e.pid, e.pid, e.cam, e.cam, junk=of_same_camera(rule), same=same_images(e, e))
     assert (lists.n_match == start.n_match).all()
     return pd.DataFrame(dict(pid=table['pid'].to_numpy(), n_images=lists.n_images, n_match=lists.n_match,
                              start_ap=start.ap, start_hit=start.hit, finetuned_ap=after.ap, finetuned_hit=after.hit))

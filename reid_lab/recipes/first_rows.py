@@ -73,7 +73,7 @@ def chance_of_test(test:RankingTest, # Of `load_case`
         q, g = task.q.frame, task.g.frame
         known = bool((q.cam != -1).any() and (g.cam != -1).any())   # as `embed_images` has it
         found.append(chance_metrics(*(x.to_numpy() for x in (q.pid, g.pid, q.cam, g.cam)),
-                                    same_camera='drop' if known else 'keep'))
+                                    junk='cam' if known else 'none'))
     return pd.DataFrame(found).mean().to_dict()
 
 

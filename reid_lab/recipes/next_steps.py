@@ -163,7 +163,7 @@ def crops_steps(source:str, # Folder or manifest
         given = ['--model', tower.model, '--weights', tower.weights]
         steps.append(Step(f'features, {tower.model}', _command(*embed, *given, '--out', _free_name('features-tower'))))
     if known and people_with_matches(table, False).size:
-        keep = [] if camera_rule(table) == 'drop' else ['--same-camera', 'keep']
+        keep = [] if camera_rule(table) == 'drop' else ['--junk', 'none']
         steps.append(Step('zero-shot: each crop searched among the others',
                           _command('metrics', out, out, *keep)))
     if can_finetune(table):

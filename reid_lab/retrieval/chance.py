@@ -6,14 +6,16 @@
 __all__ = ['Lists', 'list_counts', 'chance_of', 'chance_metrics']
 
 # %% ../../nbs/06_retrieval/55_chance.ipynb #d91335d4
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..core.basics import check_whole
 from .embeddings import as_ids
-from .metrics import IdentityPairs, drops_same_camera, why_skipped
+from .junk import AUTO, Junk, takes_same_camera
+from .left_out import apply_junk, labelled_side
+from .metrics import IdentityPairs, why_skipped
 from .ranks import group_mean, hit_chance, last_rank
 from .sides import SameImages
 
@@ -24,21 +26,20 @@ class Lists(NamedTuple):
     n_match: np.ndarray # (Q,) of the query's person among them; 0: the query is not scored
 
 
+@takes_same_camera
 def list_counts(q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
     g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk
-    q_cam:Sequence[int] | np.ndarray | None=None, # (Q,) cameras
-    g_cam:Sequence[int] | np.ndarray | None=None, # (G,) cameras; with both, matches of the query's own are left out
-    *, same_camera:str | None=None, # 'drop' or 'keep', see `drops_same_camera`
+    q_cam:Sequence[int] | Mapping | None=None, # (Q,) cameras, or a dict or frame of the columns that the rule reads
+    g_cam:Sequence[int] | Mapping | None=None, # (G,) cameras, or columns; with both, the default rule is the camera
+    *, junk:Junk | str | None=AUTO, # What is left out: a rule or its text, `auto`, or None for nothing
     same:SameImages | None=None, # Pairs that are one image, see `reid_lab.retrieval.sides.same_images`
     ) -> Lists:
     "How many images and matches the list of each query has"
     q_pid, g_pid = as_ids('q_pid', q_pid, len(q_pid)), as_ids('g_pid', g_pid, len(g_pid))
-    drop = drops_same_camera(same_camera, q_cam, g_cam)
+    rule = apply_junk(junk, labelled_side(q_pid, q_cam, 'q_cam'), labelled_side(g_pid, g_cam, 'g_cam'))
     kept = np.flatnonzero(g_pid != -1)
-    of_gallery = None
-    if drop: q_cam, of_gallery = as_ids('q_cam', q_cam, len(q_pid)), as_ids('g_cam', g_cam, len(g_pid))[kept]
-    pairs = IdentityPairs(q_pid, g_pid[kept], q_cam if drop else None, of_gallery, drop,
-                          None if same is None else same.among(kept))
+    same = None if same is None else same.among(kept)
+    pairs = IdentityPairs.by_rule(q_pid, g_pid[kept], rule.among(kept), same)
     matches, left_out = pairs(0, len(q_pid))
     n_left_out = np.bincount(left_out.row, minlength=len(q_pid))
     return Lists(len(kept) - n_left_out, np.bincount(matches.row, minlength=len(q_pid)))
@@ -59,19 +60,19 @@ def chance_of(lists:Lists, # From `list_counts`
     return result | dict(n_query=int(scored.sum()), n_skipped=int((~scored).sum()))
 
 # %% ../../nbs/06_retrieval/55_chance.ipynb #f9fabd3a
+@takes_same_camera
 def chance_metrics(q_pid:Sequence[int] | np.ndarray, # (Q,) person ids; -1 is junk
     g_pid:Sequence[int] | np.ndarray, # (G,) person ids; -1 is junk
-    q_cam:Sequence[int] | np.ndarray | None=None, # (Q,) cameras
-    g_cam:Sequence[int] | np.ndarray | None=None, # (G,) cameras; with both, matches of the query's own are left out
-    *, same_camera:str | None=None, # 'drop' or 'keep', see `drops_same_camera`
+    q_cam:Sequence[int] | Mapping | None=None, # (Q,) cameras, or a dict or frame of the columns that the rule reads
+    g_cam:Sequence[int] | Mapping | None=None, # (G,) cameras, or columns; with both, the default rule is the camera
+    *, junk:Junk | str | None=AUTO, # What is left out: a rule or its text, `auto`, or None for nothing
     same:SameImages | None=None, # Pairs that are one image, see `reid_lab.retrieval.sides.same_images`
     ks:Sequence[int]=(1, 5, 10), # Ranks of R@k
     ) -> dict: # R1, R5, R10, mAP, mINP in percent; n_query, n_skipped
     "What a random order of the gallery scores, without drawing one"
-    lists = list_counts(q_pid, g_pid, q_cam, g_cam, same_camera=same_camera, same=same)
+    lists = list_counts(q_pid, g_pid, q_cam, g_cam, junk=junk, same=same)
     if not lists.n_match.any():
-        cameras = (q_cam, g_cam) if drops_same_camera(same_camera, q_cam, g_cam) else (None, None)
-        why = why_skipped(q_pid, g_pid, *cameras, same)
+        why = why_skipped(q_pid, g_pid, q_cam, g_cam, same, junk)
         raise ValueError(
             f'none of the {len(q_pid)} queries has a match in the gallery of {len(g_pid)}: {why}')
     return chance_of(lists, ks)

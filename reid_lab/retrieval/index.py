@@ -174,7 +174,7 @@ def index_table(index:Index, # To be tried
     ) -> pd.DataFrame: # probe (all: exact), recall, seconds, speed (times the exact one)
     "Recall beside time, for several numbers of lists"
     clock = time.perf_counter()
-    exact = rank(_bare(q), index.g, k, same_camera='keep', **kw)[0]
+    exact = rank(_bare(q), index.g, k, junk='none', **kw)[0]
     seconds = time.perf_counter() - clock
     rows, before = [dict(probe='all', recall=1., seconds=seconds)], index.probe
     for index.probe in (p for p in probes if p <= index.n_lists):

@@ -61,7 +61,7 @@ def expand_queries(q:Embeddings, # Queries
     "Queries with their first results added; scores are cosines"
     if expansion.k > len(g):
         raise ValueError(f"expand={expansion.k}, but the gallery has {len(g)} images: take fewer")
-    index, score = rank(unlabelled(q), unlabelled(g), expansion.k, same_camera='keep')
+    index, score = rank(unlabelled(q), unlabelled(g), expansion.k, junk='none')
     found = index >= 0   # fewer are left where the query is an image of the gallery
     weight = np.maximum(score, 0.)**expansion.alpha
     weight = torch.as_tensor(np.where(found, weight, 0.)).to(q.emb)

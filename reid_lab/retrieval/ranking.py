@@ -15,7 +15,9 @@ import torch
 
 from ..core.basics import warn_caller
 from .embeddings import Embeddings
-from .metrics import IdentityPairs, drops_same_camera
+from .junk import AUTO, Junk, junk_words, of_same_camera, takes_same_camera
+from .left_out import apply_junk, compared_labels
+from .metrics import IdentityPairs
 from reid_lab.retrieval.scores import (
     UNIT,
     EmbeddingScores,
@@ -67,60 +69,55 @@ def check_pair(q:Embeddings | Shards, # Queries
         raise ValueError(f"scores have shape {tuple(scores.shape)}; q and g need ({len(q)}, {len(g)})")
 
 
-def _labels_of(same_camera): return ('pid',) if same_camera == 'keep' else ('pid', 'cam')
-
-
-def _comparable(q, g, same_camera, scores):
+def _comparable(q, g, junk, scores):
     "Both sides with one numbering, checked for one model unless scores are given, which may be of several"
-    labels = _labels_of(same_camera)
+    labels = compared_labels(junk)
     return two_sides(q, g, labels) if scores is None else one_numbering(q, g, labels)
 
 
 def hides_own_camera(q:Embeddings, # Queries
     g:Embeddings, # Gallery
-    same_camera:str | None=None, # As for `rank`
+    same_camera:str | None=None, # 'drop', 'keep', or None for the default
     ) -> bool:
-    "Whether a query's own person in its own camera is hidden; not by default if nothing would be left"
-    drop = drops_same_camera(same_camera, q.cam, g.cam)
-    if not drop or same_camera is not None: return drop
-    cams, pids = (np.unique(np.concatenate([getattr(e, label) for e in (q, g)])) for label in ('cam', 'pid'))
-    return len(cams[cams != -1]) > 1 and len(pids) > 1
+    "Whether the rule of version 0.3 hides a query's own person in its own camera; `apply_junk` asks more"
+    return bool(apply_junk(of_same_camera(same_camera), q, g).rule)
 
 
-def _pairs(q, g, drop):
-    "Pairs of one person, and hidden ones (own camera, own image); gallery rows that have no identity"
-    junk = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
-    return IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g)), torch.from_numpy(junk)
+def _pairs(q, g, junk):
+    "Pairs of one person, and hidden ones (junk, own image); gallery rows that have no identity"
+    nobody = np.flatnonzero((g.pid == -1) & (g.pid != -1).any())
+    pairs = IdentityPairs.by_rule(q.pid, g.pid, apply_junk(junk, q, g), same_images(q, g))
+    return pairs, torch.from_numpy(nobody)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #3bab0a49
-def _hidden(block, pairs, junk, rows, start=0, copy=True):
-    "A block of the columns from `start` on, without junk and what the camera rule hides"
+def _hidden(block, pairs, nobody, rows, start=0, copy=True):
+    "A block of the columns from `start` on, without images of nobody and what the rule of junk hides"
     _, (row, col) = pairs.of(rows)
     here = (col >= start) & (col < start + block.shape[1])
-    junk = junk[(junk >= start) & (junk < start + block.shape[1])]
-    if not here.any() and not len(junk): return block
+    nobody = nobody[(nobody >= start) & (nobody < start + block.shape[1])]
+    if not here.any() and not len(nobody): return block
     if copy: block = block.clone()
 
     def to(i): return torch.as_tensor(i, device=block.device)
 
-    block[:, to(junk - start)] = -torch.inf
+    block[:, to(nobody - start)] = -torch.inf
     block[to(row[here]), to(col[here] - start)] = -torch.inf
     return block
 
 
-def _blockwise_topk(scores, pairs, junk, k, chunk):
+def _blockwise_topk(scores, pairs, nobody, k, chunk):
     "Values and columns of the k best of every block of queries"
     for lo, block in score_blocks(scores, chunk):
-        yield top_k(_hidden(block, pairs, junk, np.arange(lo, lo + len(block))), k)
+        yield top_k(_hidden(block, pairs, nobody, np.arange(lo, lo + len(block))), k)
 
 
-def _streamed_topk(scores, pairs, junk, k):
+def _streamed_topk(scores, pairs, nobody, k):
     "Values and columns of the k best of every query, from one pass over a gallery on disk"
     Q, best = scores.shape[0], []
     for start, x, bias in scores.sweep():
         for n, lo in enumerate(range(0, Q, UNIT[0])):
             rows = np.arange(lo, min(lo + UNIT[0], Q))
-            v, i = top_k(_hidden(scores.product(rows, x, bias), pairs, junk, rows, start, copy=False), k)
+            v, i = top_k(_hidden(scores.product(rows, x, bias), pairs, nobody, rows, start, copy=False), k)
             if start == 0:
                 best.append((v, i))
                 continue
@@ -131,10 +128,11 @@ def _streamed_topk(scores, pairs, junk, k):
     return best
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #96ee6e20
+@takes_same_camera
 def rank(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
     k:int=10, # How many
-    *, same_camera:str | None=None, # 'drop' or 'keep' the query's own camera; None: drop if there are several
+    *, junk:Junk | str | None=AUTO, # What lists leave out: a rule or its text, `auto`, or None for nothing
     distance:str='cosine', # or 'euclidean'
     scores:Scores | None=None, # Other scores of the same queries and gallery (a re-ranking)
     chunk:int | None=None, # Queries at a time, for a gallery in memory
@@ -145,11 +143,11 @@ def rank(q:Embeddings, # Queries
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
     refuse_distance(distance, scores)
-    q, g = _comparable(q, g, same_camera, scores)
+    q, g = _comparable(q, g, junk, scores)
     scores = scores or scores_of(q, g, distance, memory)
-    pairs, junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
-    if isinstance(scores, ShardScores): best = _streamed_topk(scores, pairs, junk, k)
-    else: best = _blockwise_topk(scores, pairs, junk, k, chunk)
+    pairs, nobody = _pairs(q, g, junk)
+    if isinstance(scores, ShardScores): best = _streamed_topk(scores, pairs, nobody, k)
+    else: best = _blockwise_topk(scores, pairs, nobody, k, chunk)
     index, value = [], []
     for v, i in best:
         index.append(torch.where(v == -torch.inf, -1, i).cpu().numpy())
@@ -157,25 +155,28 @@ def rank(q:Embeddings, # Queries
     index, value = np.concatenate(index), np.concatenate(value)
     none = int((index[:, 0] == -1).sum())
     if none:
-        warn_caller(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1), the "
-                    "query itself, or of its own person and camera; same_camera='keep' lists the last")
+        rule = '' if pairs.rule is None else (f', or left out by junk={str(pairs.rule.rule)!r}, '
+                                              f"{junk_words(pairs.rule.rule)}; junk='none' lists the last")
+        warn_caller(f"{none} of {len(q)} queries have an empty list: all images are junk (pid -1) or the query "
+                    f"itself{rule}")
     beyond = ((0, 0), (0, max(0, k - len(g))))   # of a gallery of fewer than k images
     return np.pad(index, beyond, constant_values=-1), np.pad(value, beyond, constant_values=-np.inf)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #6d5df194
 class Ranker:
     "Lists of single queries, with what all queries share computed once"
+    @takes_same_camera
     def __init__(self, q:Embeddings, # Queries
         g:Embeddings, # Gallery
-        *, same_camera:str | None=None, # As for `rank`
+        *, junk:Junk | str | None=AUTO, # As for `rank`
         distance:str='cosine', # or 'euclidean'
         scores:Scores | None=None, # Other scores of the same queries and gallery
         ):
         check_pair(q, g, scores)
         refuse_distance(distance, scores)
-        q, g = _comparable(q, g, same_camera, scores)
+        q, g = _comparable(q, g, junk, scores)
         self.scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-        self.pairs, self.junk = _pairs(q, g, hides_own_camera(q, g, same_camera))
+        self.pairs, self.junk = _pairs(q, g, junk)  # `junk` here: images of nobody, pid -1
 
     def __call__(self, i:int, # Query
         k:int=10, # How many
@@ -242,6 +243,7 @@ class RetrievalResult:
         return bad[np.argsort(-self.score[bad, 0], kind='stable')]
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #0f78ea40
+@takes_same_camera
 def retrieve(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
     k:int=10, # How many
@@ -249,7 +251,7 @@ def retrieve(q:Embeddings, # Queries
     ) -> RetrievalResult:
     "`rank`, with the labels"
     index, score = rank(q, g, k, **kw)
-    return RetrievalResult(index, score, *one_numbering(q, g, _labels_of(kw.get('same_camera'))))
+    return RetrievalResult(index, score, *one_numbering(q, g, compared_labels(kw.get('junk', AUTO))))
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #3a714a70
 def _best_right(block, row, col):
@@ -263,9 +265,10 @@ def _best_right(block, row, col):
     return row[best], col[best], score[best]
 
 
+@takes_same_camera
 def rivals(q:Embeddings, # Queries
     g:Embeddings, # Gallery
-    *, same_camera:str | None=None, # 'drop' or 'keep' matches of the query's own camera; None: drop if known
+    *, junk:Junk | str | None=AUTO, # What is left out, as for `rank`
     distance:str='cosine', # or 'euclidean'
     scores:Scores | None=None, # Other scores of the same queries and gallery
     chunk:int | None=None, # Queries at a time
@@ -273,9 +276,9 @@ def rivals(q:Embeddings, # Queries
     "The best image of each query's own person and of anybody else, of those that count"
     check_pair(q, g, scores)
     refuse_distance(distance, scores)
-    q, g = _comparable(q, g, same_camera, scores)
+    q, g = _comparable(q, g, junk, scores)
     scores = scores or EmbeddingScores(q.emb, g.emb, distance)
-    pairs, junk = _pairs(q, g, drops_same_camera(same_camera, q.cam, g.cam))
+    pairs, nobody = _pairs(q, g, junk)
     none = dict(right=-1, right_score=-np.inf, wrong=-1, wrong_score=-np.inf, first=0)
     out = {column: np.full(len(q), value) for column, value in none.items()}
     for lo, block in score_blocks(scores, chunk):
@@ -286,7 +289,7 @@ def rivals(q:Embeddings, # Queries
         out['right'][lo + row], out['right_score'][lo + row] = column, score
 
         others = block.clone()
-        others[:, to(junk)] = -torch.inf
+        others[:, to(nobody)] = -torch.inf
         for hidden in found: others[to(hidden.row), to(hidden.column)] = -torch.inf
         best, at = (x.cpu().numpy() for x in others.max(1))   # of equal scores, the first
         here = slice(lo, lo + len(block))

@@ -18,6 +18,7 @@ import pandas as pd
 from ..core.basics import warn_caller
 from ..data.boxes import file_of, region_of
 from .embeddings import Embeddings
+from .left_out import codes_of
 from .probes import EQUAL, OTHER, equal_parts
 from .shards import Shards
 
@@ -371,9 +372,9 @@ def warn_of_equal_paths(q:Embeddings | Shards, # Queries
         apart = ~np.isin(query*len(g) + image, sure.query*len(g) + sure.image)
         query, image = query[apart], image[apart]
     if len(query) and cameras and q.cam is not None and g.cam is not None:
-        dropped = (q.pid[query] == g.pid[image]) & (q.pid[query] != -1)
-        dropped &= (q.cam[query] == g.cam[image]) & (q.cam[query] != -1)
-        query = query[~dropped]
+        known = q.pid[query] != -1
+        own_camera = codes_of('cam', q.cam, g.cam).equal(query, image)
+        query = query[~((q.pid[query] == g.pid[image]) & known & own_camera)]
     if not len(query): return
     where = 'in different folders' if _knows_files(q) and _knows_files(g) else 'in folders that are not noted'
     path = q.path[query[0]]

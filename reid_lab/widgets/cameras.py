@@ -15,7 +15,7 @@ import torch
 from fastcore.basics import patch
 from traitlets import Float, Int, Unicode, link, observe, validate
 
-from ..analysis.bias.audit import advise
+from ..analysis.bias.audit import AuditSettings, advise
 from ..analysis.bias.maps import project_pair
 from ..analysis.bias.remedies import LITE_NAME, NO_ADAPTATION
 from reid_lab.analysis.bias.reruns import (
@@ -79,14 +79,14 @@ class AdaptedScene(Scene):
         seed:int=0, # Of the map and of clusters
         ):
         self.base, self.seed, self.why, self._busy = base, seed, no_cameras(base.q, base.g), True
-        super().__init__(base.q, base.g)
+        super().__init__(base.q, base.g, junk=base.junk)
         self.selection, self.q_thumb, self.g_thumb = base.selection, base.q_thumb, base.g_thumb
         self._wanted = _Run()
         self._have: _Run | None = None                  # what was run
         self._before: tuple = (None, None)              # a ranking of the base, and its scores
         self.state: dict | None = None                  # of the latest run
         if not self.why:
-            self.runs = Reruns(self.q, self.g)
+            self.runs = Reruns(self.q, self.g, self.junk)
             self.shared = SharedMap(self.runs, how=how, n=n, seed=seed)
         self._busy = False
 
@@ -173,7 +173,7 @@ def before(self:AdaptedScene) -> dict: # AP, near, nmi
     "The same of the scene that it starts from"
     ranker, scores = self._before
     if ranker is not self.base.ranker:
-        AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR)
+        AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR, self.base.junk)
         scores = dict(AP=AP, near=near, nmi=self._nmi(*self.runs.fixed(NO_ADAPTATION)))
         self._before = self.base.ranker, scores
     return scores
@@ -189,7 +189,8 @@ def frame(self:AdaptedScene) -> pd.DataFrame: # As that of `project_pair`
 def verdict(self:AdaptedScene) -> Verdict | None: # None: it cannot be measured
     "The verdict of the bias report on the features of the scene"
     if self.why or not np.isfinite(self.before()['AP']).any(): return None
-    return advise(self.base.q, self.base.g, distance=self.base.distance)
+    base = self.base
+    return advise(base.q, base.g, distance=base.distance, audit=AuditSettings(junk=base.junk))
 
 
 def _advice_sentence(verdict):
@@ -225,13 +226,13 @@ class PairMatrix(SceneView):
         if isinstance(scene, AdaptedScene): return scene.found()['near']
         ranker, near = self._kept
         if ranker is not scene.ranker:
-            _, near = query_scores(scene.q, scene.g, scene.ranker.scores, K_NEAR)
+            _, near = query_scores(scene.q, scene.g, scene.ranker.scores, K_NEAR, scene.junk)
             self._kept = scene.ranker, near
         return near
 
     def version(self) -> object: return object() # a run changes it camera by camera
 
-    def pairs(self) -> CameraPairs: return camera_pairs(self.scene.q, self.scene.g, self.near())
+    def pairs(self) -> CameraPairs: return camera_pairs(self.scene.q, self.scene.g, self.near(), self.scene.junk)
 
     def fixed(self) -> dict:
         n = len(self.scene.q)

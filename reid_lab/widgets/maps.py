@@ -124,8 +124,7 @@ def firsts(scene:Scene # Queries, gallery and ranking
     "The first result of every query"
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # empty lists are shown as such
-        same_camera = scene.how()['same_camera']
-        return rank(scene.q, scene.g, 1, same_camera=same_camera, scores=scene.ranker.scores)[0][:, 0]
+        return rank(scene.q, scene.g, 1, junk=scene.junk, scores=scene.ranker.scores)[0][:, 0]
 
 
 def first_is_right(scene:Scene, # Of the queries

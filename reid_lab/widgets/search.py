@@ -511,7 +511,7 @@ def answer_page(answer:Answer, # From `reid_lab.analysis.search.find` or `reid_l
     if q_images is None and answer.parts is not None:
         q_images = [answer.parts.picture] if answer.parts.picture is not None else None
     elif q_images is None: q_images = images_of(q, beside=beside)
-    scene = Scene(q, g, images_of(g, folder, beside), q_images, same_camera='keep', query=0)
+    scene = Scene(q, g, images_of(g, folder, beside), q_images, junk='none', query=0)
     if answer.parts is not None: scene.q_thumb.height = 256     # several images in one picture
     page = SearchPage(scene, model, answer.threshold, doubts=Doubts(answer.seen, answer.chance),
                       k=answer.result.index.shape[1], **state)

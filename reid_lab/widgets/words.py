@@ -23,6 +23,7 @@ from ..figures.explain import word_card
 from ..figures.style import PaperFigure
 from ..figures.views import message_card
 from ..retrieval.embeddings import Embeddings, embed_texts
+from ..retrieval.junk import AUTO, as_junk
 from ..retrieval.ranking import Ranker
 from ..retrieval.scores import EmbeddingScores, Scores, unit_rows
 from .scene import Scene, SceneView
@@ -54,6 +55,15 @@ class _Masked(Scores):
         return scores
 
 # %% ../../nbs/15_widgets/35_words.ipynb #fb6c6da9
+def _with_own(q, own, text, rule):
+    "Captions with one's own behind them, of which nothing is known; with the columns that a rule reads"
+    names = [] if rule == AUTO else [*rule.columns, *(f'{column}_name' for column, *_ in rule.pairs)]
+    cam = [*q.cam, -1] if 'cam' in names and q.cam is not None else None
+    columns = {name: np.append(q.columns[name].astype(object), None) for name in names if name in q.columns}
+    return Embeddings(torch.cat([q.emb, own]), [*q.pid, -1], cam, caption=[*q.caption, text], meta=q.meta,
+                      columns=columns)
+
+
 class TextScene(Scene):
     "A scene of captions, of which words can be masked, and a caption of one's own as the last query"
     text = Unicode(OWN, help='caption of the last query')
@@ -66,7 +76,7 @@ class TextScene(Scene):
         text:str=OWN, # Caption of one's own
         variant:str='unk', # See the trait
         scores:Scores | np.ndarray=None, # Of the queries and one's own, see `Scene`
-        **start): # Values of the selection
+        **start): # Values of the selection, and `junk` of `Scene`: None, as sentences have no cameras
         if q.caption is None:
             raise ValueError(
                 "q has no captions; use embed_texts(model, table.text_queries(split)), or a Scene")
@@ -78,10 +88,11 @@ class TextScene(Scene):
             raise ValueError(
                 f"the model gives {own.shape[1]} numbers, q has {q.dim}; "
                 "give the one that embedded both")
-        q = Embeddings(torch.cat([q.emb, own]), [*q.pid, -1], caption=[*q.caption, text], meta=q.meta)
+        junk = start.pop('junk', None)
+        q = _with_own(q, own, text, as_junk(junk))
         self.own = len(q) - 1
-        super().__init__(q, g, g_images, same_camera='keep', **start)
-        self._own = self.ranker = Ranker(self.q, g, same_camera='keep', scores=_Masked(self))
+        super().__init__(q, g, g_images, junk=junk, **start)
+        self._own = self.ranker = Ranker(self.q, g, junk=self.junk, scores=_Masked(self))
         self.text, self.variant, self.scores = text, variant, scores
 
     @validate('text')

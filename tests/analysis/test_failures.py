@@ -221,7 +221,7 @@ def test_facts_reach_the_table_and_the_figure(world):
     queries = table.text_queries("test")
     q = Embeddings(rng.normal(size=(len(queries), 8)), queries.pid, path=queries.path.tolist(),
                    caption=queries.caption.tolist())
-    s = F.Searched(q, g, same_camera="keep", **F.world_facts(world, table, q, g))
+    s = F.Searched(q, g, junk="none", **F.world_facts(world, table, q, g))
     assert s.facts == {"images", "captions", "said", "attrs", "visible"}
     t = F.failure_table(s)
     known = F.reason_table(t).set_index("reason").known

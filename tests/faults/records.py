@@ -42,7 +42,7 @@ def _field(record, *words, error=ValueError, **fields):
 
 
 FIELDS = [
-    _field(Scoring, "'drop', 'keep'", same_camera="dorp"),
+    _field(Scoring, "is no pair", junk="cam=3"),
     _field(Scoring, "whole numbers from 1", ks=()),
     _field(Scoring, "whole numbers from 1", ks=5),
     _field(Scoring, "at least 1", chunk=0),
@@ -179,9 +179,9 @@ FAULTS = FIELDS + PLACES + [
         "takes the record Execution", error=TypeError),
     bad("run: a number for the execution", "given_execution(3)", _call(given_execution, 3),
         "execution=3 is of type int", error=TypeError),
-    bad("metrics: two answers on cameras", "same_camera beside another of `scoring`",
-        _call(retrieval_metrics, Q, Q, same_camera="keep", scoring=Scoring(same_camera="drop")),
-        "same_camera='keep'", "Scoring(same_camera='drop')", "give it once"),
+    bad("metrics: two answers on cameras", "junk beside another of `scoring`",
+        _call(retrieval_metrics, Q, Q, junk="none", scoring=Scoring(junk="cam")),
+        "junk='none'", "Scoring(junk='cam')", "give it once"),
     bad("metrics: a distance beside scores", "scores of a re-ranking, distance='euclidean'",
         _call(retrieval_metrics, Q, Q, scores=MatrixScores(np.eye(4)), distance="euclidean"),
         "distance='euclidean'", "leave one of the two out"),

@@ -98,3 +98,69 @@ def test_what_may_read_the_environment_is_there():
     ("import os\nx = {**os.environ}", ["2: ?"]), ("import os\nx = os.environ.get(k)", ["2: ?"]),
     ("import os\nos.getpid()", []), ("environ = {}\nx = environ['E']", [])])
 def test_uses_of_the_environment_are_found(text, found): assert environment_uses(text) == found
+
+
+# --- what is left out ------------------------------------------------------------------------------------------------
+
+# One rule says which pairs of a query and an image are junk, and only it compares cameras of both sides.
+# Others that do, with the reason:
+COMPARE_CAMERAS = {
+    "reid_lab/recipes/dart3.py": "asks whether people of a camera are seen by another one, before anything is searched"}
+RULE = "reid_lab/retrieval/left_out.py"
+SIDES = ({"q", "query", "queries", "question"}, {"g", "gallery", "image", "images"})
+
+
+def words_of(node):
+    "Words of the names within an expression: `self.q.cam[rows]` -> self, q, cam, rows"
+    nodes = [*ast.walk(node)]
+    names = [n.id for n in nodes if isinstance(n, ast.Name)] + [n.attr for n in nodes if isinstance(n, ast.Attribute)]
+    names += [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return {word for name in names for word in name.split("_")}
+
+
+def side_of(node):
+    "0 for cameras of queries, 1 for those of a gallery, None for anything else"
+    words = words_of(node)
+    if not words & {"cam", "cams", "camera", "cameras"}: return None
+    sides = [bool(words & names) for names in SIDES]
+    return None if sides[0] == sides[1] else sides.index(True)
+
+
+def camera_comparisons(text):
+    "Lines that compare cameras of queries with cameras of a gallery: ==, !=, in, isin, equal"
+    tree, found = ast.parse(text), []
+    sides = {}      # local name -> side: own = q.cam[rows]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            if isinstance(node.value, ast.Compare) or side_of(node.value) is None: continue
+            sides[node.targets[0].id] = side_of(node.value)
+
+    def of(node):
+        if isinstance(node, ast.Name) and node.id in sides: return sides[node.id]
+        return side_of(node)
+
+    for node in ast.walk(tree):
+        compared = []
+        if isinstance(node, ast.Compare): compared = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ("isin", "equal", "array_equal", "intersect1d"): compared = [*node.args]
+            if name in ("isin", "equal") and isinstance(node.func, ast.Attribute): compared.append(node.func.value)
+        if {0, 1} <= {of(part) for part in compared}: found.append(node.lineno)
+    return sorted({*found})
+
+
+@pytest.mark.parametrize("path", [p for p in LIBRARY if p != RULE])
+def test_only_the_rule_of_junk_compares_cameras_of_both_sides(path):
+    "`reid_lab.retrieval.left_out` judges; all others ask it"
+    found = camera_comparisons((ROOT/path).read_text("utf-8"))
+    if path in COMPARE_CAMERAS: assert found, f"{path} compares no cameras any more: take it off the list"
+    else: assert found == [], f"{path}: ask reid_lab.retrieval.left_out, apply_junk or, for a column, codes_of"
+
+
+@pytest.mark.parametrize("text, found", [
+    ("own = (q.cam[row] == g.cam[col]) & (g.cam != -1)", [1]), ("x = s.g.cam[s.near.wrong] == s.q.cam", [1]),
+    ("own = q_cam[rows]\nout = (g_cam[col] == own) & (own != -1)", [2]), ("np.isin(g.cam, q.cam)", [1]),
+    ("f = query['cam'] != gallery['cam']", [1]), ("q.cam == 3", []), ("q.pid == g.pid", []), ("q.cam == cam", []),
+    ("of_query = q.cam\nx = g.cams.isin(of_query)", [2]), ("codes_of('cam', q.cam, g.cam).equal(i, j)", [])])
+def test_comparisons_of_cameras_are_found(text, found): assert camera_comparisons(text) == found

@@ -67,7 +67,7 @@ CASES = {
     "metrics: one person": lambda tmp: retrieval_metrics(ONE, features(pid=np.zeros(8, int))),
     "mSD: one person": lambda tmp: msd(np.eye(3), [0]*3, [0]*3),
     "metrics: zeros": lambda tmp: retrieval_metrics(ZERO, G),
-    "ranks: empty lists": lambda tmp: rank(*[features(pid=[0]*8, cam=[0]*8) for _ in "qg"], 3, same_camera="drop"),
+    "ranks: empty lists": lambda tmp: rank(*[features(pid=[0]*8, cam=[0]*8) for _ in "qg"], 3, junk="cam"),
     "sides": lambda tmp: warn_if_apart(NAMED, OTHER),
     "remedies: zeros": lambda tmp: both_scores(ZERO, G),
     "open set": lambda tmp: open_set_rates(search_scores(Q, G), 1e9),

@@ -42,7 +42,7 @@ def test_lists_leave_out_what_metrics_leave_out(drop):
         q, g = ((rng.integers(-1, 6, n), rng.integers(-1, 3, n)) for n in (25, 40))
         same = {(int(i), int(j)) for i, j in zip(rng.integers(0, 25, 12), rng.integers(0, 40, 12))}
         pairs = SameImages.of_pairs(*map(list, zip(*same)))
-        how = dict(same_camera="drop" if drop else "keep")
+        how = dict(junk="cam" if drop else "none")
         lists = list_counts(q[0], g[0], q[1], g[1], same=pairs, **how)
         assert (lists.n_images.tolist(), lists.n_match.tolist()) == naive_lists(q, g, same, drop)
         scoring = Scoring(ties="expected", **how)
@@ -63,5 +63,5 @@ def test_chance_is_where_drawn_orders_are():
 
 def test_without_a_match_there_is_no_chance():
     with pytest.raises(ValueError, match="none of the 2 queries has a match in the gallery of 2: .*'same_camera': 1"):
-        chance_metrics([1, 3], [1, 2], [0, 0], [0, 0])
+        chance_metrics([1, 3], [1, 2], [0, 0], [0, 0], junk="cam")
     with pytest.raises(ValueError, match="ks=0"): chance_metrics([1], [1], ks=(0,))

@@ -11,7 +11,7 @@ def test_the_index_finds_and_scores_as_rank_does(on_disk, noisy, tmp_path):
     pytest.importorskip("faiss")
     q, g = noisy(40, 1), on_disk(noisy(4000, 2), tmp_path/"g", rows=1500)
     index = build_index(g, lists=32, probe=32, refine=8)
-    (i, s), (j, t) = index.search(q, 5), rank(q, g, 5, same_camera="keep")
+    (i, s), (j, t) = index.search(q, 5), rank(q, g, 5, junk="none")
     known = Embeddings(g.load().emb, np.full(len(g), -1))
     j, t = rank(Embeddings(q.emb, np.full(len(q), -1)), known, 5)
     assert recall(i, j) > .97 and s[i == j] == pytest.approx(t[i == j], abs=1e-5)
@@ -30,7 +30,7 @@ def test_a_query_of_the_gallery_is_not_its_own_answer(on_disk, noisy, tmp_path):
     rows = np.array([3, 700, 1999])
     found, score = index.search(g[rows].load(), 4)
     assert not (found == rows[:, None]).any() and (found >= 0).all()
-    assert (found == rank(g[rows].load(), g, 4, same_camera="keep")[0]).mean() > .8
+    assert (found == rank(g[rows].load(), g, 4, junk="none")[0]).mean() > .8
     strangers = Embeddings(g[rows].load().emb, [-1]*3)  # nobody knows that these are rows of the gallery
     assert (index.search(strangers, 4)[0][:, 0] == rows).all()
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings, strategies as st
 from reid_lab.retrieval import metrics, ranks
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, msd, retrieval_metrics, rsum, why_skipped
+from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores
 
 BACKENDS = ["torch", "numba"]
@@ -68,12 +69,15 @@ def problems(draw):
     return sim, q_pid, g_pid, *cam
 
 
+def rule_of(problem): return "none" if problem[3] is None else "cam"
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(p=problems(), chunk=st.sampled_from([None, 1, 2, 5]), trapezoid=st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_equals_the_naive_reference(backend, p, chunk, trapezoid):
     rows = naive(*p, trapezoid=trapezoid)
-    scoring = Scoring(chunk=chunk, backend=backend, ap="trapezoid" if trapezoid else "step")
+    scoring = Scoring(chunk=chunk, backend=backend, ap="trapezoid" if trapezoid else "step", junk=rule_of(p))
     if not any(rows):
         with pytest.raises(ValueError, match="none of the"): metrics_from_similarity(*p, scoring=scoring)
         return
@@ -248,18 +252,38 @@ def test_camera_rule_defaults():
     rng = np.random.default_rng(0)
     q, g = embeddings(30, rng), embeddings(120, rng)
     texts = Embeddings(q.emb, q.pid)
-    assert retrieval_metrics(q, g) == retrieval_metrics(q, g, same_camera="drop")
-    assert retrieval_metrics(texts, g) == retrieval_metrics(q, g, same_camera="keep")
+    assert retrieval_metrics(q, g) == retrieval_metrics(q, g, junk="cam")
+    assert retrieval_metrics(texts, g) == retrieval_metrics(q, g, junk="none")
     assert retrieval_metrics(q, g)["mAP"] != retrieval_metrics(texts, g)["mAP"]
-    with pytest.raises(ValueError, match="needs cameras, but q_cam is None"):
-        retrieval_metrics(texts, g, same_camera="drop")
+    assert [retrieval_metrics(*sides).junk for sides in ((q, g), (texts, g))] == ["cam", "none"]
+    assert "the queries have no cameras" in retrieval_metrics(texts, g).notes()[0]
+    with pytest.raises(ValueError, match="needs the column 'cam', which the queries lack"):
+        retrieval_metrics(texts, g, junk="cam")
+    one = [Embeddings(e.emb, e.pid, np.zeros(len(e), int)) for e in (q, g)]
+    with pytest.warns(UserWarning, match="all images are of one camera"): found = retrieval_metrics(*one)
+    assert found == retrieval_metrics(*one, junk="none") and "one camera" in found.notes()[0]
+
+
+def test_the_name_of_the_last_release_is_taken():
+    rng = np.random.default_rng(0)
+    q, g = embeddings(30, rng), embeddings(120, rng)
+    for old, new in (("drop", "cam"), ("keep", None), (None, "auto")):
+        for call in (lambda **kw: retrieval_metrics(q, g, **kw),
+                     lambda **kw: retrieval_metrics(q, g, scoring=Scoring(**kw)),
+                     lambda **kw: rank(q, g, 5, **kw)[0].tolist()):
+            with pytest.warns(DeprecationWarning, match="is written junk="): found = call(same_camera=old)
+            assert found == call(junk=new)
+    with pytest.warns(DeprecationWarning): assert Scoring(junk="cam").same_camera == "drop"
+    with pytest.raises(TypeError, match="leave same_camera= out"): rank(q, g, same_camera="drop", junk="cam")
+    with pytest.raises(ValueError, match="same_camera='dorp' is not known"): rank(q, g, same_camera="dorp")
+
 
 
 def test_the_message_says_why_and_what_to_change():
     rng = np.random.default_rng(0)
     q, g = embeddings(9, rng, ids=3, cams=1), embeddings(30, rng, ids=3, cams=1)
-    why = "none of the 9 queries has a match.*9 are seen only by their own camera.*same_camera='keep'"
-    with pytest.raises(ValueError, match=why): retrieval_metrics(q, g)
+    why = "none of the 9 queries has a match.*9 are seen only by their own camera.*junk='none'"
+    with pytest.raises(ValueError, match=why): retrieval_metrics(q, g, junk="cam")
     with pytest.raises(ValueError, match="9 show a person that the gallery does not hold"):
         retrieval_metrics(Embeddings(q.emb, q.pid + 100, q.cam), g)
     with pytest.raises(ValueError, match="30 of 30 gallery images are junk"):

@@ -67,7 +67,7 @@ def labelled(e, pid=None, cam=None):
 def test_retrieval_needs_no_labels(people, pid, cam):
     "No person, one person or one camera known: the lists are those of the features"
     q, g = people(20, 0), people(80, 1)
-    want = rank(q, g, 8, same_camera="keep")
+    want = rank(q, g, 8, junk="none")
     got = rank(*(labelled(e, pid, cam) for e in (q, g)), 8)
     assert (got[0] == want[0]).all() and (got[1] == want[1]).all()
     known = rank(labelled(q, pid, cam), g, 8)[0]   # a gallery with labels and its junk
@@ -88,8 +88,8 @@ def test_ranked_lists_of_unlabelled_queries_claim_nothing(people):
 
 def test_an_empty_list_is_said(people):
     q, g = labelled(people(6, 0), 0, 0), labelled(people(9, 1), 0, 0)
-    with pytest.warns(UserWarning, match="6 of 6 queries have an empty list.*same_camera='keep'"):
-        assert (rank(q, g, 3, same_camera="drop")[0] == -1).all()
+    with pytest.warns(UserWarning, match="6 of 6 queries have an empty list.*junk='none'"):
+        assert (rank(q, g, 3, junk="cam")[0] == -1).all()
 
 
 def test_queries_of_a_wider_type_are_not_cut(people):
@@ -99,8 +99,8 @@ def test_queries_of_a_wider_type_are_not_cut(people):
     assert (rank(wide, g, 5)[0] == rank(q, g, 5)[0]).all()
 
 
-@pytest.mark.parametrize("same_camera", ["drop", "keep"])
-def test_rivals_are_those_of_the_definition(same_camera):
+@pytest.mark.parametrize("junk", ["cam", "none"])
+def test_rivals_are_those_of_the_definition(junk):
     rng = np.random.default_rng(5)
     for trial in range(20):
         Q, G = 6, int(rng.integers(2, 40))
@@ -108,10 +108,10 @@ def test_rivals_are_those_of_the_definition(same_camera):
         q = Embeddings(np.zeros((Q, 1)), rng.integers(-1, 4, Q), rng.integers(0, 2, Q))
         g = Embeddings(np.zeros((G, 1)), rng.integers(-1, 4, G), rng.integers(0, 2, G))
         if (g.pid == -1).all(): continue
-        got = rivals(q, g, same_camera=same_camera, scores=MatrixScores(sim), chunk=int(rng.integers(1, 6)))
+        got = rivals(q, g, junk=junk, scores=MatrixScores(sim), chunk=int(rng.integers(1, 6)))
         for i, row in got.iterrows():
             own = (g.pid == q.pid[i]) & (q.pid[i] != -1)
-            hidden = own & (g.cam == q.cam[i]) if same_camera == "drop" else np.zeros(G, bool)
+            hidden = own & (g.cam == q.cam[i]) if junk == "cam" else np.zeros(G, bool)
             right, wrong = np.flatnonzero(own & ~hidden), np.flatnonzero(~own & (g.pid != -1))
             if len(right):
                 best = right[np.argsort(-sim[i, right], kind="stable")][0]

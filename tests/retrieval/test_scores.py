@@ -30,12 +30,12 @@ def naive(sim, q, g):
     return 100*np.mean(r1), 100*np.mean(ap), 100*np.mean(inp)
 
 
-@pytest.mark.parametrize("ties, ap, backend, same_camera", [
-    ("order", "step", "numba", None), ("order", "trapezoid", "torch", None), ("expected", "step", "numba", None),
-    ("expected", "trapezoid", "torch", "keep"), ("order", "step", "torch", "keep")])
-def test_metrics_from_disk_are_those_of_memory_bit_for_bit(tied, ties, ap, backend, same_camera):
+@pytest.mark.parametrize("ties, ap, backend, junk", [
+    ("order", "step", "numba", "auto"), ("order", "trapezoid", "torch", "auto"), ("expected", "step", "numba", "auto"),
+    ("expected", "trapezoid", "torch", "none"), ("order", "step", "torch", "none")])
+def test_metrics_from_disk_are_those_of_memory_bit_for_bit(tied, ties, ap, backend, junk):
     q, g, disk = tied
-    scoring = Scoring(ties=ties, ap=ap, backend=backend, same_camera=same_camera, cmc=20, memory=2**20)
+    scoring = Scoring(ties=ties, ap=ap, backend=backend, junk=junk, cmc=20, memory=2**20)
     a, b = (retrieval_metrics(q, gallery, scoring=scoring, per_query=True) for gallery in (g, disk))
     for k in KEYS[:5]: assert a[k] == b[k], k
     assert a["mSD"] == pytest.approx(b["mSD"], abs=1e-4)       # sums of float32 in another order
@@ -69,7 +69,7 @@ def test_the_result_does_not_depend_on_memory_or_shards(on_disk, noisy, tmp_path
 
 def test_lists_from_disk_are_those_of_memory(tied):
     q, g, disk = tied
-    for kw in (dict(k=7), dict(k=3, same_camera="keep"), dict(k=60, same_camera="drop")):
+    for kw in (dict(k=7), dict(k=3, junk="none"), dict(k=60, junk="cam")):
         (i, s), (j, t) = rank(q, g, **kw), rank(q, disk, memory=2**20, **kw)
         assert (i == j).all() and (s == t).all()
     assert (disk.pid[rank(q, disk, 60)[0]] != -1).all()       # no junk

@@ -110,7 +110,7 @@ def test_a_part_against_all_and_junk_between(tmp_path):
 def test_left_out_images_count_nowhere(backend, ties):
     "As if each query had a gallery without itself"
     e = people(24, 5, cams=3)
-    kw = dict(scoring=Scoring(ties=ties, backend=backend, same_camera="keep"), per_query=True)
+    kw = dict(scoring=Scoring(ties=ties, backend=backend, junk="none"), per_query=True)
     got = retrieval_metrics(e, e, **kw)["per_query"]
     for i in range(len(e)):
         rest = e[np.arange(len(e)) != i]
@@ -165,7 +165,7 @@ def test_an_unknown_camera_is_no_camera():
     pairs = (a.pid[:, None] == b.pid) & ((a.cam[:, None] != b.cam) | (a.cam[:, None] == -1))
     assert retrieval_metrics(a, b, per_query=True)["per_query"]["n_match"].tolist() == pairs.sum(1).tolist()
     assert not any(b.cam[j] == a.cam[i] != -1 and b.pid[j] == a.pid[i]
-                   for i, row in enumerate(rank(a, b, 30, same_camera="drop")[0]) for j in row if j >= 0)
+                   for i, row in enumerate(rank(a, b, 30, junk="cam")[0]) for j in row if j >= 0)
 
 
 # --- exact ties
@@ -179,7 +179,7 @@ def test_whole_numbers_at_one_distance_have_one_score(values, disk, tmp_path):
     q, g = Embeddings(x[:9], np.arange(9)), Embeddings(y, np.arange(40) % 9)
     exact = ((x[:9, None].astype(int) - y[None].astype(int))**2).sum(2)
     gallery = Shards(write_shards(g, tmp_path/"g", "float32", rows=7)) if disk else g
-    index, score = rank(q, gallery, 40, distance="euclidean", same_camera="keep")
+    index, score = rank(q, gallery, 40, distance="euclidean", junk="none")
     for i in range(9):
         assert (np.diff(exact[i, index[i]]) >= 0).all()
         equal = np.diff(exact[i, index[i]]) == 0

@@ -253,7 +253,7 @@ table, model = world.table(), create_model("clip_tiny", weights="world").eval()
 queries = table.text_queries("test")
 queries["caption"] += EVIL
 q, g = embed_texts(model, queries, quiet=True), embed_images(model, table, quiet=True)
-scene = Scene(q, g, table, same_camera="keep")
+scene = Scene(q, g, table, junk="none")
 facts = dict(read=table.read, tokenizer=model.tokenizer)
 browser = FailureBrowser(scene, facts, tags="tags.json", by="ann", show="all")
 # %%

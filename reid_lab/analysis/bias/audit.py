@@ -51,18 +51,22 @@ from ...core.basics import LAST_SEED, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...retrieval.cameras import CameraStats, check_spread, has_spread
-from ...retrieval.embeddings import Embeddings
+from ...retrieval.embeddings import FIELDS, Embeddings
+from ...retrieval.junk import AUTO, Junk, as_junk, junk_words
+from ...retrieval.left_out import SideColumns, apply_junk
 from ...retrieval.scores import DISTANCES
 from ...retrieval.sides import same_images, two_sides
 from ...tta.dart3 import Dart3Lite, LiteSettings
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #bc24ab2a
-def _bare(e):
-    "Vectors in 32 or 64 bits, identities, cameras and the name of the data only, on the CPU"
+def _bare(e, rule=Junk()):
+    "Vectors in 32 or 64 bits, identities, cameras, what a rule reads and the name of the data only, on the CPU"
     emb = e.emb.cpu()
     if emb.dtype not in (torch.float32, torch.float64): emb = emb.float()
     meta = {'data': e.meta['data']} if 'data' in e.meta else {}
-    return Embeddings(emb, e.pid, e.cam, meta=meta)
+    columns, kept = SideColumns(e), [*rule.columns, *(f'{column}_name' for column, *_ in rule.pairs)]
+    own = {name: columns[name] for name in kept if name in columns and name not in FIELDS}
+    return Embeddings(emb, e.pid, e.cam, meta=meta, columns=own)
 
 
 def _numbered_images(q, g, same):
@@ -90,21 +94,21 @@ def _check_cameras(sides):
     raise ValueError(f"all images come from {which}; with a single camera there is no bias to audit")
 
 
-def _checked(q, g):
-    "Both sides reduced to vectors, identities and cameras, or an error"
+def _checked(q, g, junk):
+    "Both sides reduced to what is audited, and the rule of junk, or an error"
     _check_side('q', q)
     if g is not None: _check_side('g', g)
     if g is not None and q.dim != g.dim:
         raise ValueError(f"q has {q.dim} dimensions and g has {g.dim}; did one model make both?")
-    if g is not None: q, g = two_sides(q, g)
+    if g is not None: q, g = two_sides(q, g, ('pid', 'cam'))
     _check_cameras([q] if g is None else [q, g])
     check_spread(q.emb, 'q')
-    if g is None: return _bare(q), None
+    if g is None: return _bare(q), None, Junk()
     check_spread(g.emb, 'g')
-    same = same_images(q, g)
-    q, g = _bare(q), _bare(g)
+    same, rule = same_images(q, g), apply_junk(junk, q, g).rule
+    q, g = _bare(q, rule), _bare(g, rule)
     _numbered_images(q, g, same)
-    return q, g
+    return q, g, rule
 
 
 def _with_warnings(f, *args):
@@ -204,6 +208,7 @@ def side_warnings(q:Embeddings, # Queries
 
 
 _WHY_NO_MATCH = dict(junk='junk', absent='absent from the gallery', same_camera='only under their own camera',
+                     left_out='only in images that the rule leaves out',
                      itself='there only as themselves') # keys of `why_skipped`
 
 
@@ -252,6 +257,7 @@ class AuditSettings:
     few:int = 16 # Cameras with fewer images are warned about
     splits:int = SPLITS # Divisions of the people on which the advice is checked; 0: none
     open_images:int = 3000 # Queries in the open-set section; 0: without it
+    junk:Junk | str | None = AUTO # What lists leave out, see `reid_lab.retrieval.junk`
     seed:int = 0 # Of samples and clusters
     file:TextIO | None = None # Where progress goes (default: stdout)
 
@@ -261,6 +267,7 @@ class AuditSettings:
         if self.n_clusters is not None: check_whole('n_clusters', self.n_clusters, 2)
         for name in ('few', 'splits', 'open_images'): check_whole(name, getattr(self, name), 0)
         check_whole('seed', self.seed, 0, LAST_SEED)
+        object.__setattr__(self, 'junk', as_junk(self.junk))
         if self.file is not None and not hasattr(self.file, 'write'):
             raise TypeError(f"file={self.file!r} must be an open file, such as sys.stderr, or None")
 
@@ -305,6 +312,7 @@ class _Task:
     "Two sides, and how they are audited"
     q: Embeddings
     g: Embeddings | None
+    rule: Junk              # what lists leave out
     known: bool             # identities on both sides: retrieval can be scored
     map_method: str
     settings: AuditSettings
@@ -361,9 +369,9 @@ def _adapted_in_steps(task):
         yield found
 
 
-def _retrieval(way, on_progress):
+def _retrieval(way, rule, on_progress):
     "Scores of a method under both distances, in one pass"
-    found, skipped = both_scores(way.q, way.g, on_progress)
+    found, skipped = both_scores(way.q, way.g, on_progress, rule)
     rows, AP, frames = {}, {}, []
     for distance, per_query in found.items():
         ok = per_query['n_match'] > 0
@@ -406,7 +414,7 @@ def _measure(task):
         rows = {np.nan: {}}     # of no distance, where retrieval is not scored
         if task.known:
             with task.step(f'{way.method}: rank', TIMES['rank']) as on_progress:
-                retrieval, sentences_of_it = _with_warnings(_retrieval, way, on_progress)
+                retrieval, sentences_of_it = _with_warnings(_retrieval, way, task.rule, on_progress)
             if way.method == NO_ADAPTATION: measured.warnings += sentences_of_it
             measured.add(retrieval)
             rows = retrieval.rows
@@ -439,7 +447,7 @@ def _advise(task, measured, people, distance):
     splits = task.settings.splits
     with task.step('advice: check on halves', TIMES['halves']):
         paired = PairedScores(measured.AP, task.q.pid)
-        verdict, checks, halves = verdict_of(paired, distance), [people_sentence(people)], None
+        verdict, checks, halves = verdict_of(paired, distance), [people_sentence(people, task.rule)], None
         if splits and people['scored'] >= LEAST: halves = held_out(paired, distance, splits)
         if splits: checks.append(held_out_sentence(halves, verdict, people['scored']))
     return _Advice(verdict, checks, halves)
@@ -461,7 +469,7 @@ def _open_set(task, measured, verdict):
         "Scores of the searches under one ranking"
         with task.step(f'open set: {in_words(way)}', TIMES['open set']):
             q, g = _features(task, measured, way.method)
-            return search_scores(q[rows], g, distance=way.distance)
+            return search_scores(q[rows], g, junk=task.rule, distance=way.distance)
 
     ways = dict(before=verdict.first, after=verdict.take) if verdict.advised else {'': verdict.first}
     try: return _Searched(open_set_report({when: search(way) for when, way in ways.items()}), len(rows), [])
@@ -518,14 +526,14 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     "Audit features for camera bias"
     check_choice('distance', distance, DISTANCES)
     check_choice('map_method', map_method, (*MAPS, 'none'))
-    sides = _checked(q, g)
+    *sides, rule = _checked(q, g, audit.junk)
     names = camera_names(*(_with_cameras(e, new) for e, new in zip((q, g), sides) if e is not None))
     q, g = sides
     known = _is_known(q, g)
     facts, n_scored, searched = camera_facts(q, g), 0, None
     with closing(_Progress(_n_parts(g, known), quiet, audit.file)) as bar, warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*unknown camera.*') # of each method; side_warnings says it once
-        task = _Task(q, g, known, map_method, audit, bar.step)
+        task = _Task(q, g, rule, known, map_method, audit, bar.step)
         measured = _measure(task)
         report = BiasReport(measured.summary, facts, [], [], [], maps=measured.maps, name=name)
         if known: n_scored, searched = _add_advice(report, task, measured, distance)
@@ -603,6 +611,7 @@ def _notes(task, measured, verdict, searched):
     else: out = [f"{CONTROL} is a control: one mean and one standard deviation for all images."]
     out += ["All methods start from the features as they are in the file.",
             "Means and standard deviations are those of each camera over all its images, queries and gallery together."]
+    if verdict: out.append(f"Left out of every list: {junk_words(task.rule)} (junk={str(task.rule)!r}).")
     if task.g is not None: out.append(_of_lite({**LITE, **(task.settings.lite or {})}))
     if searched and searched.n_queries: out.append(_of_open_set(searched.n_queries, len(task.q)))
     out += [_of_clusters(measured.n_clustered, task.n_images),
@@ -618,17 +627,17 @@ def _notes(task, measured, verdict, searched):
 def advise(q:Embeddings, # Raw query features with cameras
     g:Embeddings, # Raw gallery features with cameras
     *, distance:str='cosine', # See `bias_report`
-    audit:AuditSettings=AuditSettings(), # `lite` counts, the rest does not matter here
+    audit:AuditSettings=AuditSettings(), # `lite` and `junk` count, the rest does not matter here
     ) -> Verdict | None: # None where identities are not known on both sides
     "The verdict of `bias_report` without the rest of it"
     check_choice('distance', distance, DISTANCES)
-    q, g = _checked(q, g)
+    q, g, rule = _checked(q, g, audit.junk)
     if not _is_known(q, g): return None
     measured = _Measured()
     with closing(_Progress(_n_parts(g, True), True, None)) as bar, warnings.catch_warnings():
         warnings.simplefilter('ignore') # the report has them as sentences
-        task = _Task(q, g, True, 'none', audit, bar.step)
+        task = _Task(q, g, rule, True, 'none', audit, bar.step)
         for way in _adapted_in_steps(task):
             with task.step(f'{way.method}: rank', TIMES['rank']) as on_progress:
-                measured.add(_retrieval(way, on_progress))
+                measured.add(_retrieval(way, task.rule, on_progress))
     return verdict_of(PairedScores(measured.AP, q.pid), distance)

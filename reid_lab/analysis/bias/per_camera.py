@@ -18,7 +18,9 @@ from ...core.basics import check_choice, check_whole, common_scale, stream, unit
 from ...core.old_names import gathered
 from ...core.statistics import weighted_mean
 from ...retrieval.embeddings import Embeddings
-from ...retrieval.metrics import retrieval_metrics
+from ...retrieval.junk import AUTO, Junk
+from ...retrieval.left_out import apply_junk, compared_labels
+from ...retrieval.metrics import IdentityPairs, retrieval_metrics
 from ...retrieval.sides import same_images, two_sides
 from ...tta.base import FeatureStream
 from ...tta.camera_norm import CameraNorm
@@ -31,11 +33,12 @@ def per_camera(q:Embeddings, # Queries with cameras
     cams:Sequence[int] | None=None, # Cameras to report; default: all of the queries
     keys:Sequence[str]=('R1', 'mAP', 'mINP'), # Metrics
     found:dict[str, np.ndarray] | None=None, # The `per_query` of `retrieval_metrics`, if it is there already
+    junk:Junk | str | None=AUTO, # What is left out, as there
     ) -> pd.DataFrame: # cam, n_query, the metrics; attrs['mean'] holds the weighted means
     "Retrieval scores of each query camera against the whole gallery; -1 is unknown, and no camera"
     if q.cam is None:
         raise ValueError("q has no camera numbers; per_camera needs Embeddings(emb, pid, cam=...)")
-    if found is None: found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
+    if found is None: found = retrieval_metrics(q, g, junk=junk, distance=distance, per_query=True)['per_query']
     values = dict(R1=found['first'] <= 1, mAP=found['AP'], mINP=found['INP'])
     for key in keys: check_choice('keys', key, values)
     if cams is None: cams = np.unique(q.cam[q.cam != -1])
@@ -80,12 +83,9 @@ def camera_share(e:Embeddings, # Features with cameras
 UNCERTAINTIES = ('euclidean', 'cosine', 'entropy')
 
 
-def _without_own(d, q, g, rows, same):
-    "Distances of some queries with infinity at same-id images of their own camera, and at themselves"
-    if q.cam is not None and g.cam is not None:
-        own = (q.pid[rows, None] == g.pid) & (q.cam[rows, None] == g.cam) & (g.cam != -1)
-        d = d.masked_fill(torch.as_tensor(own, device=d.device), float('inf'))
-    row, col = (torch.as_tensor(i, device=d.device) for i in same.of(np.arange(len(q))[rows]))
+def _without_junk(d, pairs, rows):
+    "Distances of some queries with infinity at images that do not count, themselves among them"
+    row, col = (torch.as_tensor(i, device=d.device) for i in pairs.of(rows).left_out)
     d[row, col] = float('inf')
     return d
 
@@ -95,18 +95,21 @@ def uncertainty(q:Embeddings, # Queries
     kind:str='euclidean', # One of `UNCERTAINTIES`
     tau:float=1., # Temperature of the softmax over negative distances (entropy)
     chunk:int=512, # Queries at a time
+    junk:Junk | str | None=AUTO, # What is left out, as in `retrieval_metrics`
     ) -> np.ndarray: # (Q,)
-    "Uncertainty of the nearest results of each query; itself and same-id images of its own camera do not count"
+    "Uncertainty of the nearest results of each query; itself and what the rule leaves out do not count"
     check_choice('uncertainty', kind, UNCERTAINTIES)
-    q, g = two_sides(q, g)
-    g = g[g.pid != -1] if (g.pid != -1).any() else g
-    same, scale, out = same_images(q, g), common_scale(q.emb, g.emb, low=2**-10), []
+    q, g = two_sides(q, g, compared_labels(junk))
+    rule, kept = apply_junk(junk, q, g), np.flatnonzero(g.pid != -1)
+    if len(kept): g, rule = g[kept], rule.among(kept)
+    pairs = IdentityPairs.by_rule(q.pid, g.pid, rule, same_images(q, g))
+    scale, out = common_scale(q.emb, g.emb, low=2**-10), []
     if kind == 'cosine': a, b = unit_norm(q.emb), unit_norm(g.emb)
     else: a, b = q.emb*scale, g.emb*scale
     for lo in range(0, len(q), chunk):
         rows = slice(lo, lo + chunk)
         d = 1 - a[rows] @ b.T if kind == 'cosine' else distances(a[rows], b)/scale
-        d = _without_own(d, q, g, rows, same)
+        d = _without_junk(d, pairs, np.arange(len(q))[rows])
         if kind == 'entropy':
             p = (-d/tau).log_softmax(1)
             out.append(-(p.exp()*p.nan_to_num(neginf=0.)).sum(1))
@@ -140,11 +143,12 @@ def error_vs_distance(q:Embeddings, # Queries
     binning:Binning=Binning(), # How uncertainties are put into bins
     distance:str='cosine', # That ranks: `cosine`, or `euclidean` for adapted features
     tau:float=1., # See `uncertainty`
+    junk:Junk | str | None=AUTO, # What is left out, as in `retrieval_metrics`
     ) -> pd.DataFrame: # kind, low, high, centre, n, error (percent of queries whose first result is wrong)
     "Error rate against uncertainty, binned"
-    found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
+    found = retrieval_metrics(q, g, junk=junk, distance=distance, per_query=True)['per_query']
     has_match = found['n_match'] > 0
-    values, wrong = uncertainty(q, g, kind, tau)[has_match], (found['first'] > 1)[has_match]
+    values, wrong = uncertainty(q, g, kind, tau, junk=junk)[has_match], (found['first'] > 1)[has_match]
     edges = binning.edges(values)
     bin_of = np.clip(np.searchsorted(edges, values, 'right') - 1, 0, binning.bins - 1)
     rows = []
@@ -162,12 +166,13 @@ def error_auroc(q:Embeddings, # Queries
     kind:str='euclidean', # One of `UNCERTAINTIES`
     distance:str='cosine', # That ranks: `cosine`, or `euclidean` for adapted features
     tau:float=1., # See `uncertainty`
+    junk:Junk | str | None=AUTO, # What is left out, as in `retrieval_metrics`
     ) -> float: # 0..1; NaN if all queries are right, or all wrong
     "Chance that a query with a wrong first result is more uncertain than one with a right one; ties count half"
     from scipy.stats import rankdata
-    found = retrieval_metrics(q, g, distance=distance, per_query=True)['per_query']
+    found = retrieval_metrics(q, g, junk=junk, distance=distance, per_query=True)['per_query']
     ok = found['n_match'] > 0
-    rank, wrong = rankdata(uncertainty(q, g, kind, tau)[ok]), (found['first'] > 1)[ok]
+    rank, wrong = rankdata(uncertainty(q, g, kind, tau, junk=junk)[ok]), (found['first'] > 1)[ok]
     n_wrong, n_right = wrong.sum(), (~wrong).sum()
     if n_wrong == 0 or n_right == 0: return float('nan')
     return float((rank[wrong].sum() - n_wrong*(n_wrong + 1)/2)/(n_wrong*n_right)) # Mann and Whitney's U

@@ -20,7 +20,9 @@ from ...core.old_names import renamed, renamed_attributes
 from ...core.statistics import percent_interval, resampled_means
 from ...retrieval.cameras import cluster, nmi
 from ...retrieval.embeddings import Embeddings
-from ...retrieval.metrics import metrics_from_similarity, retrieval_metrics, why_skipped
+from ...retrieval.junk import AUTO, Junk
+from ...retrieval.left_out import SideColumns, apply_junk
+from ...retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics, why_skipped
 from ...retrieval.scores import DISTANCES, EmbeddingScores, Scores, centre_of, inner
 from ...retrieval.sides import SameImages, same_images
 from ...tta.base import Stream, adapt_embeddings
@@ -223,23 +225,33 @@ def _warn_of_zeros(q, g):
                     "made them, or drop them")
 
 
+def _columns_of(e, rule):
+    "The columns that a rule reads, and the names of its cameras"
+    columns = SideColumns(e)
+    names = [*rule.columns, *(f'{column}_name' for column, *_ in rule.pairs)]
+    return {name: columns[name] for name in names if name in columns}
+
+
 @renamed(told='on_progress')
 def both_scores(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     on_progress:Callable[[float], None] | None=None, # Called with the share of the queries that are done
+    junk:Junk | str | None=AUTO, # What is left out, as in `retrieval_metrics`
     ) -> tuple[dict, dict]: # {distance: `per_query` of `retrieval_metrics`}, reasons -> queries without a match
     "Ranks and average precisions of every query under both distances, in one pass over the gallery"
+    rule = apply_junk(junk, q, g).rule
     if (g.pid != -1).any() and (g.pid == -1).any(): g = g[g.pid != -1]
     _warn_of_zeros(q, g)
-    cams = (q.cam, g.cam) if q.cam is not None and g.cam is not None else (None, None)
     same = same_images(q, g)
-    skipped = why_skipped(q.pid, g.pid, *cams, same)
-    if sum(skipped.values()) == len(q): retrieval_metrics(q, g) # raises, with the reasons
-    def twice(x): return x if x is None else np.repeat(x, 2)
+    of_queries, of_images = (_columns_of(e, rule) for e in (q, g))
+    skipped = why_skipped(q.pid, g.pid, of_queries, of_images, same, rule)
+    if sum(skipped.values()) == len(q): retrieval_metrics(q, g, junk=rule) # raises, with the reasons
+    def twice(x): return np.repeat(x, 2)
 
     same_twice = SameImages.of_pairs(np.concatenate([2*same.query, 2*same.query + 1]), np.tile(same.image, 2))
     found = metrics_from_similarity(BothDistances(q.emb, g.emb, on_progress), twice(q.pid), g.pid,
-                                    twice(q.cam), g.cam, per_query=True, same=same_twice)['per_query']
+                                    {name: twice(values) for name, values in of_queries.items()}, of_images,
+                                    scoring=Scoring(junk=rule), per_query=True, same=same_twice)['per_query']
     euclidean, cosine = ({name: values[row::2] for name, values in found.items()} for row in (0, 1))
     one = dict(euclidean=euclidean, cosine=cosine)
     return {distance: one[distance] for distance in DISTANCES}, skipped

@@ -32,8 +32,10 @@ from ..open_set import no_person
 from ...core.basics import check_choice
 from ...retrieval.cameras import check_spread
 from ...retrieval.embeddings import Embeddings
-from ...retrieval.metrics import IdentityPairs, Scoring, drops_same_camera, retrieval_metrics
-from ...retrieval.ranking import hides_own_camera, rank
+from ...retrieval.junk import AUTO, Junk
+from ...retrieval.left_out import apply_junk
+from ...retrieval.metrics import IdentityPairs, Scoring, retrieval_metrics
+from ...retrieval.ranking import rank
 from ...retrieval.scores import DISTANCES, EmbeddingScores, MatrixScores, Scores
 from ...retrieval.sides import same_images, two_sides
 from ...tta.base import FeatureStream, warn_of_unknown_cameras
@@ -124,15 +126,17 @@ def query_scores(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     scores:Scores, # Of both
     k:int=10, # Nearest gallery images
+    junk:Junk | str | None=AUTO, # What is left out, as for `rank`
     ) -> tuple[np.ndarray, np.ndarray]: # (Q,) average precision 0..1, (Q,k) gallery rows, -1 for none
     "How well each query is answered, and by which images"
-    drop = drops_same_camera(None, q.cam, g.cam)
-    pairs = IdentityPairs(q.pid, np.where(g.pid == -1, -2, g.pid), q.cam, g.cam, drop, same_images(q, g))
+    rule = apply_junk(junk, q, g)
+    pairs = IdentityPairs.by_rule(q.pid, np.where(g.pid == -1, -2, g.pid), rule, same_images(q, g))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # empty lists and equal scores are no news in a view
-        near = rank(q, g, k, scores=scores)[0]
+        near = rank(q, g, k, junk=rule.rule, scores=scores)[0]
         if not len(pairs(0, len(q))[0][0]): return np.full(len(q), np.nan), near
-        found = retrieval_metrics(q, g, scores=scores, scoring=Scoring(ties='order'), per_query=True)['per_query']
+        scoring = Scoring(junk=rule.rule, ties='order')
+        found = retrieval_metrics(q, g, scores=scores, scoring=scoring, per_query=True)['per_query']
     return np.where(found['n_match'] > 0, found['AP'], np.nan), near
 
 # %% ../../../nbs/12_analysis/80_bias/50_reruns.ipynb #df6eef0f
@@ -161,12 +165,12 @@ class CameraPairs:
         return share, chance
 
 
-def _reachable(q, g, cams, drop): # -> (Q,Cg)
+def _reachable(q, g, cams, junk): # -> (Q,Cg)
     "Images that each query may find, by camera"
     real = (g.pid != -1) | (g.pid == -1).all()
     at = np.searchsorted(cams, g.cam) # unknown cameras are left out below
     out = np.repeat(np.bincount(at[real & (g.cam != -1)], minlength=len(cams))[None], len(q), 0)
-    _, (row, col) = IdentityPairs(q.pid, g.pid, q.cam, g.cam, drop, same_images(q, g))(0, len(q))
+    _, (row, col) = IdentityPairs.by_rule(q.pid, g.pid, apply_junk(junk, q, g), same_images(q, g))(0, len(q))
     there = real[col] & (g.cam[col] != -1)
     np.subtract.at(out, (row[there], at[col[there]]), 1)
     return out
@@ -175,6 +179,7 @@ def _reachable(q, g, cams, drop): # -> (Q,Cg)
 def camera_pairs(q:Embeddings, # Queries with cameras
     g:Embeddings, # Gallery with cameras
     near:np.ndarray, # (Q,k) nearest gallery rows, -1 for none, see `query_scores`
+    junk:Junk | str | None=AUTO, # What was left out there
     ) -> CameraPairs:
     "Count the cameras of neighbours; an unknown camera (-1) is none"
     for name, e in (('q', q), ('g', g)):
@@ -199,7 +204,7 @@ def camera_pairs(q:Embeddings, # Queries with cameras
     q_pid, g_pid = q.pid[row], g.pid[found]
     n, known = count(np.ones(len(row))), count((q_pid >= 0) & (g_pid >= 0))
     right = count((q_pid >= 0) & (q_pid == g_pid))
-    reachable = _reachable(q, g, g_cams, hides_own_camera(q, g))
+    reachable = _reachable(q, g, g_cams, junk)
     chance = np.stack([reachable[q.cam == cam].sum(0) for cam in q_cams]).astype(float)
     return CameraPairs(q_cams.tolist(), g_cams.tolist(), part(n, n.sum(1, keepdims=True)),
                        part(chance, chance.sum(1, keepdims=True)), part(right, known))
@@ -219,12 +224,14 @@ class Reruns:
     "What all runs on two Embeddings share"
     def __init__(self, q:Embeddings, # Raw queries with cameras
         g:Embeddings, # Raw gallery with cameras
+        junk:Junk | str | None=AUTO, # What scores and lists leave out, as for `rank`
         ):
         for name, e in (('q', q), ('g', g)):
             if e.cam is None:
                 raise ValueError(
                     f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
-        self.q, self.g = two_sides(q, g)
+        self.q, self.g = two_sides(q, g, ('pid', 'cam'))
+        self.junk = apply_junk(junk, self.q, self.g).rule   # once, and not of each part of the queries
         self._made = {}
         warn_of_unknown_cameras(self.q, self.g)
         check_spread(torch.cat([self.q.emb[:1].to(self.g.emb), self.g.emb]))
@@ -307,7 +314,7 @@ def _scored(self:Reruns, batches, k, gallery, distance): # -> Iterator of `_Scor
         rows, emb = np.concatenate(rows), torch.cat(emb)
         if known[0] is None: scores = EmbeddingScores(emb, gallery, distance)
         else: scores = MatrixScores(torch.cat(known))
-        return _Scored(rows, emb, *query_scores(self.q[rows], self.g, scores, k))
+        return _Scored(rows, emb, *query_scores(self.q[rows], self.g, scores, k, self.junk))
 
     for batch in batches:
         is_known = batch.distances is not None and distance == 'euclidean'

@@ -18,6 +18,7 @@ import pandas as pd
 from .remedies import CONTROL, NO_ADAPTATION, REMEDIES, Gain, PairedScores
 from ...core.basics import check_choice
 from ...core.statistics import half_of
+from ...retrieval.junk import Junk, junk_words
 from ...retrieval.scores import DISTANCES
 
 # %% ../../../nbs/12_analysis/80_bias/40_verdict.ipynb #ac0f1dc9
@@ -219,15 +220,18 @@ def scored_people(q_pid:np.ndarray, # (Q,) identities; -1 is junk
 
 
 def people_sentence(n:dict[str, int], # From `scored_people`
+    rule:Junk=Junk('cam'), # What was left out
     ) -> str:
     "How many persons the scores rest on"
+    counted, left_out = 'under another camera', 'only under the cameras of their queries, which do not count'
+    if rule != Junk('cam'): counted, left_out = 'that counts', f'only that do not count ({junk_words(rule)})'
     reasons = dict(no_query='without a query', absent='with a query but no image in the gallery',
-                   own_camera='with gallery images only under the cameras of their queries, which do not count')
+                   own_camera=f'with gallery images {left_out}')
     given = [f'{n[reason]} {text}' for reason, text in reasons.items() if n[reason]]
     rest = f" The other {n['people'] - n['scored']} cannot be: {'; '.join(given)}." if given else ''
     verb = 'is' if n['scored'] == 1 else 'are'
-    return (f"{n['scored']} of {n['people']} people {verb} scored: those with a query and a gallery image under "
-            f"another camera.{rest}")
+    return (f"{n['scored']} of {n['people']} people {verb} scored: those with a query and a gallery image "
+            f"{counted}.{rest}")
 
 # %% ../../../nbs/12_analysis/80_bias/40_verdict.ipynb #0c9145cd
 SPLITS = 10 # Divisions [inference]

@@ -87,7 +87,7 @@ def _by_cosine(model, table, search, quiet):
 
     def evaluate(frame):
         q = embed_texts(model, frame, device=search.device, quiet=quiet)
-        return retrieval_metrics(q, g, same_camera='keep')
+        return retrieval_metrics(q, g, junk='none')
     return evaluate
 
 
@@ -134,7 +134,7 @@ def masked_lists(model:nn.Module, # Has `encode_text` and `tokenizer`
     captions = [masked_queries(one, m, seed, variant).caption[0] for m in n_masked]
     with one_note([text], model.tokenizer):
         q = embed_texts(model, pd.DataFrame(dict(caption=captions, pid=-1)), quiet=True)
-    return captions, rank(q, g, min(k, len(g)), same_camera='keep')[0]
+    return captions, rank(q, g, min(k, len(g)), junk='none')[0]
 
 # %% ../../../nbs/12_analysis/90_explain/30_word_masking.ipynb #31b8bb78
 _COLOURS = {w for t in (*PALETTE, *HAIR, *(x for both in COLOUR_WORDS.values() for f in both for x in f))
@@ -211,7 +211,7 @@ class EffectSearch:
 
 def _outcomes(q, g, scores):
     "Margin, rank and hit of each query; NaN where there is no right image, or no other"
-    found = rivals(q, g, same_camera='keep', scores=scores)
+    found = rivals(q, g, junk='none', scores=scores)
     first = found['first']
     f = pd.DataFrame(dict(margin=found.right_score - found.wrong_score, rank=first.astype(float),
                           hit=100.*(first == 1)))

@@ -154,9 +154,10 @@ def camera_case(preset:str, # Size of the World
 # %% ../../../nbs/07_datasets/90_protocols/52_camera_cases.ipynb #6b31d3fe
 def _outcomes(case):
     "Masks of the queries: those that are scored, and why others are not"
+    from reid_lab.retrieval.left_out import apply_junk
     from reid_lab.retrieval.metrics import IdentityPairs  # with torch, which the names of cases do not need
     q, g = case.q.frame, case.g.frame
-    pairs = IdentityPairs(q.pid.to_numpy(), g.pid.to_numpy(), q.cam.to_numpy(), g.cam.to_numpy(), True)
+    pairs = IdentityPairs.by_rule(q.pid.to_numpy(), g.pid.to_numpy(), apply_junk('cam', q, g))
     (row, _), _ = pairs(0, len(q))
     scored = np.isin(np.arange(len(q)), row)
     person, in_gallery = (q.pid >= 0).to_numpy(), q.pid.isin(g.pid).to_numpy()
