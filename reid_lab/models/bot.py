@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses
+from ..losses.added import with_added_losses
 from .backbones import ImageTower, PixelNorm, ResTower, TokenPool
 from .timm_towers import TimmTower, timm_tower
 from .weights.formats import OURS
@@ -95,7 +96,8 @@ class BoT(nn.Module):
         before, after = self.features(batch['img'])
         id_loss = image_losses.label_smoothing(self.classify(after), batch['label'], self.smoothing)
         emb = after if self.feature == 'after' else before
-        return dict(id_loss=id_loss, **self.metric_losses(before, after, batch), emb=emb)
+        out = dict(id_loss=id_loss, **self.metric_losses(before, after, batch), emb=emb)
+        return with_added_losses(self, out, batch, emb=emb)
 
 # %% ../../nbs/05_models/15_bot.ipynb #dacd2d57
 CENTER_RATE = .5 # of the released program

@@ -24,6 +24,7 @@ from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, longest, over_all, own_rows
 from ..data.text import Tokenizer
 from ..losses import basics as loss_basics, text as text_losses
+from ..losses.added import with_added_losses
 from reid_lab.models.backbones import (
     CrossEncoder,
     ImageTower,
@@ -299,6 +300,7 @@ def forward(self:CAMeL, batch:dict) -> dict: # `itc_loss`, `itm_loss`, `mlm_loss
         out['mlm_loss'] = _mlm_loss(self, batch['tokens_mlm'][some], batch['labels_mlm'][some], img_states)
     if 'contrast' in batch: out['contrast_loss'] = _contrast_loss(images, captions.emb, batch['contrast'])
     entry = dict(img=img, txt=own.emb, pid=batch['pid'], img_tok=img_tok, txt_tok=own.states, mask=own.mask)
+    out = with_added_losses(self, out, batch, img=img, txt=own.emb)
     return {**out, 'memory_entry': {name: value.detach() for name, value in entry.items()}}
 
 # %% ../../nbs/05_models/45_camel.ipynb #bf0f1cce

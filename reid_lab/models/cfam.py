@@ -19,6 +19,7 @@ from ..core.basics import check_choice
 from ..core.distributed import gathered, over_all, own_rows
 from ..data.text import Tokenizer
 from ..losses import basics as loss_basics, text as text_losses
+from ..losses.added import with_added_losses
 from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
 
 # %% ../../nbs/05_models/60_cfam.ipynb #bc529423
@@ -204,6 +205,7 @@ def forward(self:CFAM, batch:dict) -> dict: # One `..._loss` for each of `losses
     if self.mask_text: tokens = batch.get('tokens_mlm', tokens)
     img, regions = self.image_tokens(batch['img'])
     txt, words, real = self.text_tokens(tokens)
+    own = dict(img=img, txt=txt)
     img, txt, pid, label = gathered(img, txt, batch['pid'], batch.get('label'))
     if 'itc' in on: out['itc_loss'] = text_losses.itc(img, txt, self.temperature, rows=rows)
     if 'gs' in on: out['gs_loss'] = text_losses.sdm(img, txt, pid, self.tau, rows=rows)
@@ -216,7 +218,8 @@ def forward(self:CFAM, batch:dict) -> dict: # One `..._loss` for each of `losses
         masked = masked_caption(batch)
         states = words if masked is tokens else self.text_tokens(masked)[1]
         out['irr_loss'] = irr_loss(self.irr, batch, states, regions)
-    return {name: loss*self.loss_weights.get(name.removesuffix('_loss'), 1.) for name, loss in out.items()}
+    out = {name: loss*self.loss_weights.get(name.removesuffix('_loss'), 1.) for name, loss in out.items()}
+    return with_added_losses(self, out, batch, **own)
 
 # %% ../../nbs/05_models/60_cfam.ipynb #bf735aad
 def cfam_tiny(n_ids:int=None, # Training identities, for `cid`

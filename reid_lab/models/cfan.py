@@ -21,6 +21,7 @@ from ..core.basics import check_choice, unit_norm, warn_caller
 from ..core.distributed import gathered
 from ..data.text import Tokenizer
 from ..losses import fuzzy
+from ..losses.added import with_added_losses
 from .clip import CLIPPair, clip_pair, clip_tiny, loss_names
 from .clip_towers import clip_start
 from .weights.start import Start
@@ -184,6 +185,7 @@ def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses
         img_parts, img_sigma = self.fuzzy_parts(img, regions)
         txt_parts, txt_sigma = self.fuzzy_parts(txt, words, real, text=True)
         img_parts, img_sigma, txt_parts, txt_sigma = gathered(img_parts, img_sigma, txt_parts, txt_sigma)
+    own = dict(img=img, txt=txt)
     # The loss is that of the whole batch.
     img, txt, ground, has_bridge, pid = gathered(img, txt, ground, has_bridge, batch['pid'])
     if self.align:
@@ -193,7 +195,7 @@ def forward(self:CFAN, batch:dict) -> dict: # One `..._loss` for each of `losses
         fta = fuzzy.fta(img_parts, txt_parts, img, txt, img_sigma, txt_sigma, pid, self.tau,
                         membership=self.membership, reduce=self.reduce)
         out['fta_loss'] = self.fta_weight*fta
-    return out
+    return with_added_losses(self, out, batch, **own)
 
 # %% ../../nbs/05_models/70_cfan.ipynb #ffb6ad17
 @patch

@@ -21,6 +21,7 @@ from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, over_all, own_rows
 from ..data.text import ClipBPE, Tokenizer
 from ..losses import text as losses
+from ..losses.added import with_added_losses
 from reid_lab.models.clip_towers import (
     CLIP_NAME,
     clip_model,
@@ -128,8 +129,10 @@ def encode_text(self:CLIPPair, tokens:Tensor) -> Tensor: # (B,L) -> (B,E) unit-n
 @patch
 def forward(self:CLIPPair, batch:dict) -> dict: # `itc_loss`
     "Contrastive loss with CLIP's learnable temperature (at least 0.01)"
-    img, txt, pid = gathered(self.encode_image(batch['img']), self.encode_text(batch['tokens']), batch['pid'])
-    return dict(itc_loss=losses.itc(img, txt, self.temperature, pid, rows=own_rows()))
+    own = dict(img=self.encode_image(batch['img']), txt=self.encode_text(batch['tokens']))
+    img, txt, pid = gathered(*own.values(), batch['pid'])
+    out = dict(itc_loss=losses.itc(img, txt, self.temperature, pid, rows=own_rows()))
+    return with_added_losses(self, out, batch, **own)
 
 # %% ../../nbs/05_models/55_clip.ipynb #8374070d
 def loss_names(given:str | Sequence[str], # Names with `+` between them, or a list of names

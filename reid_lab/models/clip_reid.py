@@ -18,6 +18,7 @@ from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..data.text import ClipBPE, Tokenizer, clean_caption
 from ..losses import image as image_losses
+from ..losses.added import with_added_losses
 from .bot import bn_neck, id_head
 from reid_lab.models.clip_towers import (
     CLIP_FILES,
@@ -218,10 +219,11 @@ def forward(self:CLIPReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`, `i2
         emb, pid = gathered(own, batch['pid'])
         return image_losses.triplet(emb, pid, self.margin)
 
-    return dict(id_loss=self.weights['id']*sum(identity(head(f)) for head, f in zip(self.heads, after)),
-                triplet_loss=self.weights['triplet']*(triplet(f11) + triplet(f12) + triplet(fp)),
-                i2t_loss=self.weights['i2t']*identity(fp @ self.texts.T),
-                emb=torch.cat(after if self.feature == 'after' else [f12, fp], 1))
+    emb = torch.cat(after if self.feature == 'after' else [f12, fp], 1)
+    out = dict(id_loss=self.weights['id']*sum(identity(head(f)) for head, f in zip(self.heads, after)),
+               triplet_loss=self.weights['triplet']*(triplet(f11) + triplet(f12) + triplet(fp)),
+               i2t_loss=self.weights['i2t']*identity(fp @ self.texts.T), emb=emb)
+    return with_added_losses(self, out, batch, emb=emb)
 
 # %% ../../nbs/05_models/30_clip_reid.ipynb #6118f1ec
 _WHOLE = ('clip', 'clip_b16', 'clip_reid', 'clip_reid_b16'), f'{CLIP_FILES}, or a released CLIP-ReID (ViT)'

@@ -16,6 +16,7 @@ from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered, own_rows
 from ..data.text import Tokenizer
 from ..losses import text as losses
+from ..losses.added import with_added_losses
 from .backbones import ImageTower, PixelNorm, ResTower, TextEncoder, TokenPool
 from .weights.start import start_own
 
@@ -65,10 +66,11 @@ class DualEncoder(TwoTowers):
 
     def forward(self, batch:dict) -> dict: # `itc_loss` or `sdm_loss`
         "One alignment loss"
-        own = self.encode_image(batch['img']), self.encode_text(batch['tokens'])
-        img, txt, pid = gathered(*own, batch['pid'])
+        own = dict(img=self.encode_image(batch['img']), txt=self.encode_text(batch['tokens']))
+        img, txt, pid = gathered(*own.values(), batch['pid'])
         fn = losses.itc if self.loss == 'itc' else losses.sdm
-        return {f'{self.loss}_loss': fn(img, txt, pid=pid, tau=self.tau.clamp(1e-3, .5), rows=own_rows())}
+        out = {f'{self.loss}_loss': fn(img, txt, pid=pid, tau=self.tau.clamp(1e-3, .5), rows=own_rows())}
+        return with_added_losses(self, out, batch, **own)
 
 # %% ../../nbs/05_models/40_dual.ipynb #d8b2181f
 def dual_tiny(tokenizer:Tokenizer=None, # Source of vocabulary size and length, if given

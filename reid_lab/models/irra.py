@@ -16,6 +16,7 @@ from torch import nn
 from ..core.distributed import gathered, own_rows
 from ..data.text import Tokenizer
 from ..losses import text as losses
+from ..losses.added import with_added_losses
 from .clip import CLIPPair, ImplicitReasoning, clip_pair, clip_tiny, irr_loss, loss_names, masked_caption
 
 # %% ../../nbs/05_models/65_irra.ipynb #a99264b4
@@ -68,7 +69,8 @@ def forward(self:IRRA, batch:dict) -> dict: # One `..._loss` for each of `losses
         masked = masked_caption(batch)
         states = words if masked is tokens else self.text_tokens(masked)[1]
         out['irr_loss'] = irr_loss(self.irr, batch, states, regions)
-    return {name: loss*self.loss_weights[name.removesuffix('_loss')] for name, loss in out.items()}
+    out = {name: loss*self.loss_weights[name.removesuffix('_loss')] for name, loss in out.items()}
+    return with_added_losses(self, out, batch, img=img, txt=txt)
 
 # %% ../../nbs/05_models/65_irra.ipynb #f24f3313
 def irra_tiny(n_ids:int=None, # Training identities, for `id`

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..core.basics import check_choice, unit_norm
 from ..core.distributed import gathered
 from ..losses import image as image_losses
+from ..losses.added import with_added_losses
 from .backbones import PixelNorm
 from .bot import bn_neck, id_head
 from .places import Place, patch_grid, patch_sides
@@ -293,8 +294,9 @@ def forward(self:TransReID, batch:dict) -> dict: # `id_loss`, `triplet_loss`; `e
         return image_losses.triplet(emb, pid, self.margin)
 
     triplets = [triplet(f) for f in before]
-    return dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets),
-                emb=joined(after if self.feature == 'after' else before))
+    emb = joined(after if self.feature == 'after' else before)
+    out = dict(id_loss=half_local(ids), triplet_loss=self.w_triplet*half_local(triplets), emb=emb)
+    return with_added_losses(self, out, batch, emb=emb)
 
 # %% ../../nbs/05_models/20_transreid.ipynb #8e4cff9d
 GRIDS = {a*b: (a, b) for a,

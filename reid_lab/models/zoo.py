@@ -59,6 +59,7 @@ class ModelInfo:
     starts: str = ''  # Weights that the paper starts from, for `weights`, or `none`: it begins with random numbers. A
     # training that begins otherwise must say so; empty: those of the package, or every training says where it begins
     starts_like: str = ''  # A model of the package: it begins with the same weights, as far as their tensors fit
+    towers: str = ''  # Shared by models of several families that differ in their losses; empty: no other has them
 
     def __post_init__(self):
         if self.starts and self.starts_like:
@@ -85,22 +86,23 @@ MODELS = dict(
     camel_tiny=ModelInfo('camel:camel_tiny', 'captions', 'tiny', 'camel', 'CAMeL, IEEE TIFS 2025',
         ('tokenizer',), itm=True, mlm=True),
     cfam_b16=ModelInfo('cfam:cfam_b16', 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024',
-        ('tokenizer', 'n_ids'), mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+        ('tokenizer', 'n_ids'), towers='CLIP ViT-B/16', mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     cfam_l14=ModelInfo('cfam:cfam_l14', 'captions', 'paper', 'cfam', 'CFAM, CVPR 2024',
-        ('tokenizer', 'n_ids'), mlm=True, starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
+        ('tokenizer', 'n_ids'), towers='CLIP ViT-L/14', mlm=True, starts='CLIP ViT-L/14 of OpenAI (ViT-L-14.pt)'),
     cfam_tiny=ModelInfo('cfam:cfam_tiny', 'captions', 'tiny', 'cfam', 'CFAM, CVPR 2024',
-        ('tokenizer', 'n_ids'), mlm=True),
+        ('tokenizer', 'n_ids'), towers='tiny CLIP', mlm=True),
     cfan_b16=ModelInfo('cfan:cfan_b16', 'captions', 'paper', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',),
-        mlm=True, starts='CLIP ViT-B/16 trained further on pedestrians with captions (HAM)'),
+        towers='CLIP ViT-B/16', mlm=True, starts='CLIP ViT-B/16 trained further on pedestrians with captions (HAM)'),
     cfan_tiny=ModelInfo('cfan:cfan_tiny', 'captions', 'tiny', 'cfan', 'CFAN, CVPR 2026', ('tokenizer',),
-        mlm=True),
+        towers='tiny CLIP', mlm=True),
     clip_b16=ModelInfo('clip:clip_b16', 'captions', 'paper', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
-        starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+        towers='CLIP ViT-B/16', starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_b16=ModelInfo('clip_reid:clip_reid_b16', 'images', 'paper', 'clip_reid', 'CLIP-ReID, AAAI 2023',
         ('n_ids',), starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     clip_reid_tiny=ModelInfo('clip_reid:clip_reid_tiny', 'images', 'tiny', 'clip_reid',
         'CLIP-ReID, AAAI 2023', ('n_ids',)),
-    clip_tiny=ModelInfo('clip:clip_tiny', 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',)),
+    clip_tiny=ModelInfo('clip:clip_tiny', 'captions', 'tiny', 'clip', 'CLIP, ICML 2021', ('tokenizer',),
+        towers='tiny CLIP'),
     dual_tiny=ModelInfo('dual:dual_tiny', 'captions', 'tiny', 'dual', 'two towers, a baseline',
         ('tokenizer',), starts='none'),
     frozen=ModelInfo('frozen:frozen', 'images', 'paper', 'frozen',
@@ -110,9 +112,9 @@ MODELS = dict(
         'image and text tower as published, zero-shot control', ('pair', 'weights'), trains=False,
         starts='the published weights of its towers'),
     irra_b16=ModelInfo('irra:irra_b16', 'captions', 'paper', 'irra', 'IRRA, CVPR 2023',
-        ('tokenizer', 'n_ids'), mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
+        ('tokenizer', 'n_ids'), towers='CLIP ViT-B/16', mlm=True, starts='CLIP ViT-B/16 of OpenAI (ViT-B-16.pt)'),
     irra_tiny=ModelInfo('irra:irra_tiny', 'captions', 'tiny', 'irra', 'IRRA, CVPR 2023',
-        ('tokenizer', 'n_ids'), mlm=True),
+        ('tokenizer', 'n_ids'), towers='tiny CLIP', mlm=True),
     transreid_b16=ModelInfo('transreid:transreid_b16', 'images', 'paper', 'transreid', 'TransReID, ICCV 2021',
         ('n_ids',),
         starts='a ViT-B/16 trained on ImageNet-21k and ImageNet (vit_base_patch16_224.orig_in21k_ft_in1k of '

@@ -41,6 +41,7 @@ from ..data.loaders import Batches, masked_words, tokenize
 from ..data.table import ReidTable
 from ..data.text import WordPiece, eda, load_tokenizer
 from ..datasets.registry import dataset_key, load_dataset, require
+from ..losses.added import add_losses, added_losses, loss_facts
 from ..meta.dual_speed import DualSpeed, Lookahead, ReleasedDualSpeed, Rounds, TaskCycle
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import Style, released_tasks, style_tasks
@@ -275,7 +276,8 @@ def phase_key(config:Config, # Variant, model and budget
     p, tokenizer = config.budget, data.tokenizer
     tokens = _short_hash((tokenizer.vocab, tokenizer.context_length, tokenizer.clean))
     files = {name: start_key(weights, p.model) for name, weights in config.start.items()}
-    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens, 'files': files}
+    settings = {**config.describe(), 'model_kw': dict(p.model_kw), 'tokens': tokens, 'files': files,
+                **loss_facts(added_losses(p.train.added_losses))}
     if after: settings['after'] = _short_hash(sorted(after.items()))
     rows = table.where(split='train')
     return training_key({**settings, **phase}, config.seed, rows, captions=True, execution=execution)
@@ -337,6 +339,7 @@ def train_phase(config:Config, # Variant, model and budget
     "One phase of training with warm-up and decay"
     p, t = config.budget, config.budget.train
     set_negatives(config, model, plan.finetuning)
+    if t.added_losses: add_losses(model, added_losses(t.added_losses))
     if plan.finetuning and not t.ft_mlm_image: model.mlm_image = False      # pretraining leaves it as it was made
     model_kw = {**dict(p.model_kw), **getattr(model, 'heads', {})}
     key = phase_key(config, data, plan.table, plan.after, execution, steps=plan.steps, peak_lr=plan.lr,

@@ -92,6 +92,7 @@ class Train:
     ft_drop_cos: float = 0.     # the same while fine-tuning; 0: as before
     top: int = 12               # `top`: candidates that remain
     ft_mlm_image: bool = True   # MLM trains the image tower too while fine-tuning (released: no)
+    added_losses: str = ''      # beside those of the model, such as `triplet`, see `reid_lab.losses.added`
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def describe(self:Config) -> dict:
     own['weights'] = ','.join(_without_folders(weights) for weights in self.start.values())
     tasks = asdict(self.settings) if self.on.tasks else {}
     return {'method': self.variant, **own, **dict(p.model_kw),
-            **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image'), **tasks, **self.rates}
+            **without_later(p.train, 'ft_drop_cos', 'ft_mlm_image', 'added_losses'), **tasks, **self.rates}
 
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #297d6902
 PHASES = ('zeroshot', 'finetuned', 'indomain')   # the target before and after tuning; held-out part of the source

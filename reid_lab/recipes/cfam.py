@@ -73,11 +73,11 @@ def sort_setting(setting:dict, # With `name`, a key of `METHODS`
 
 
 def _of_family(model, family):
-    "The model of a family that has the towers of another: `irra_b16` for `cfam_b16`"
+    "The model of a family that has the towers of another, such as `irra_b16` for `cfam_b16`"
     if MODELS[model].family == family: return model
-    known = {m.family for m in METHODS.values()}
-    other = f"{family}_{model.rpartition('_')[2]}"
-    if MODELS[model].family in known and other in MODELS: return other
+    known, towers = {m.family for m in METHODS.values()}, MODELS[model].towers
+    others = [name for name, record in MODELS.items() if towers and (record.family, record.towers) == (family, towers)]
+    if MODELS[model].family in known and others: return others[0]
     raise ValueError(
         f"model={model!r} has no counterpart in the family {family!r} of this method; "
         f"use one of {[n for n, r in MODELS.items() if r.family in known]}, "

@@ -8,8 +8,8 @@ __all__ = ['REID_PRESETS', 'BY_MODEL', 'REID_SCHEDULES', 'Scheme', 'ReidTrain', 
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #14eb8f3d
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -19,13 +19,14 @@ from ..core.basics import check_choice, pick_device
 from ..data.images import RESAMPLING
 from ..data.loaders import Batches
 from ..data.table import ReidTable
+from ..losses.added import add_losses, added_losses, loss_facts
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from ..retrieval.embeddings import embed_images
 from ..retrieval.metrics import retrieval_metrics
 from ..training.fit import Ends, Records, fit
-from ..training.folder import Trained, claim, start_of, steps_over_epochs, training_key
-from ..training.learner import param_groups
+from ..training.folder import Trained, claim, start_of, steps_over_epochs, training_key, without_later
+from ..training.learner import Callback, param_groups
 from ..training.options import Execution, precision_of
 from ..training.prompts import PromptSettings, cache_images, learn_prompts
 from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
@@ -61,6 +62,7 @@ class ReidTrain:
     test_resample: str = 'bicubic'  # and of test images
     prompt_epochs: int = 0      # stage 1 of CLIP-ReID
     refresh: bool = True        # estimate BatchNorm statistics anew at the end
+    added_losses: 'tuple | str' = ()    # beside those of the model, see `reid_lab.losses.added`
     device: str = 'cpu'
 
     @property
@@ -147,6 +149,7 @@ def reid_settings(preset:str | ReidTrain='quick', # Key of `REID_PRESETS`, or a 
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(ReidTrain)])
     check_choice('model', changes.get('model', 'bot_tiny'), list_models(reads='images'))
+    if 'added_losses' in changes: changes['added_losses'] = added_losses(changes['added_losses'])
     if isinstance(preset, ReidTrain): return replace(preset, **steps_over_epochs(changes))
     s = REID_PRESETS[check_choice('preset', preset, REID_PRESETS)]
     return replace(s, **BY_MODEL.get((preset, changes.get('model')), {}) | steps_over_epochs(changes))
@@ -167,8 +170,9 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     ) -> dict: # For `reid_lab.training.fit.fit`
     "What decides the weights of a training: settings, model with its identities, seed, images"
     if not MODELS[s.model].trains: return control_key(s, seed)
-    settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
-                    **start_key(s.start, s.model))
+    settings = dict(without_later(replace(s, added_losses=()), 'added_losses'),
+                    model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
+                    **start_key(s.start, s.model), **loss_facts(s.added_losses))
     if scheme.facts: settings['scheme'] = dict(scheme.facts)
     return training_key(settings, seed, table.where(split='train'), execution=execution)
 
@@ -180,7 +184,7 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     if not MODELS[s.model].trains: return create_model(s.model, **dict(s.model_kw, weights=s.start))
     model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw, weights=s.start))
     model.resample = check_choice('test_resample', s.test_resample, RESAMPLING)
-    return model
+    return add_losses(model, s.added_losses)
 
 # %% ../../nbs/14_recipes/10_reid.ipynb #b08ef096
 def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
@@ -190,9 +194,13 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     quiet:bool | None=None, # No progress lines
     scheme:Scheme=Scheme(), # Batches and steps
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
+    callbacks:Sequence[Callback]=(), # See `Learner`
+    losses:str | Mapping=(), # Beside those of the model: `dict(own=(my_loss, .5))`, see `reid_lab.losses.added`
+    extras:Sequence[Callable]=(), # Functions `(batch, rng)` that change a batch, see `Batches`
     **changes, # Fields of `ReidTrain`
     ) -> Trained:
     "Train an image model"
+    if losses: changes['added_losses'] = losses
     s = reid_settings(preset, **changes)
     key = reid_key(table, s, seed, scheme, execution)
     torch.manual_seed(seed)
@@ -201,7 +209,7 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     if not (s.steps or s.epochs): return _untrained(model, s, key, folder)
     loading = replace(execution.loading, resample=s.resample)
     loader = Batches(rows, s.batch_size, model.size, seed=seed, sampler=scheme.sampler, k=s.k,
-                     augment=s.augment, loading=loading)
+                     augment=s.augment, extras=extras, loading=loading)
     def stage_1(model):
         seen = cache_images(model.to(pick_device(s.device)), rows, quiet=quiet)
         settings = PromptSettings(form=s.form, precision=precision_of(execution.switches))
@@ -210,7 +218,8 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
     records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)
     ends = Ends(prepare=stage_1 if s.prompt_epochs else None, refresh=s.refresh)
     return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, records=records, ends=ends, quiet=quiet,
-               schedule=reid_schedule(s, len(loader)), clip=s.clip or None, device=s.device, seed=seed,
+               callbacks=callbacks, schedule=reid_schedule(s, len(loader)), clip=s.clip or None,
+               device=s.device, seed=seed,
                strategy=scheme.strategy and scheme.strategy(), opt=lambda m: reid_optimiser(m, s),
                execution=execution)
 

@@ -10,7 +10,7 @@ __all__ = ['TEXT_PRESETS', 'TextTrain', 'text_settings', 'text_tokenizer', 'text
 # %% ../../nbs/14_recipes/40_text.ipynb #5857135c
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from ..data.loaders import Batches, FreeOrder, masked_singly, masked_words
 from ..data.table import ReidTable
 from ..data.text import WordPiece, load_tokenizer
 from ..datasets.aerial import SOURCES, Bridges
+from ..losses.added import add_losses, added_losses, loss_facts
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer, world_names
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
@@ -73,6 +74,7 @@ class TextTrain:
     bridge: str = 'none'        # source of the images on the way to aerial ones, key of `SOURCES`
     words: int = 168            # context length of a tokenizer that is learned from the captions
     vocab: int = 1200           # and its pieces
+    added_losses: 'tuple | str' = ()    # beside those of the model, see `reid_lab.losses.added`
     device: str = 'cpu'
 
     @property
@@ -95,6 +97,7 @@ def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a 
     s = preset if isinstance(preset,
                              TextTrain) else TEXT_PRESETS[check_choice('preset', preset, TEXT_PRESETS)]
     s = replace(s, **steps_over_epochs(changes))
+    s = replace(s, added_losses=added_losses(s.added_losses))
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
     known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
     for k, choices in known.items(): check_choice(k, getattr(s, k), choices)
@@ -172,7 +175,7 @@ def new_text_model(table:ReidTable, # Its `train` rows tell identities and words
     ) -> nn.Module: # Module
     "The untrained model of some settings"
     kw = dict(_own(table, s), tokenizer=text_tokenizer(table, s), **dict(s.model_kw, weights=s.start))
-    return create_model(s.model, **kw)
+    return add_losses(create_model(s.model, **kw), s.added_losses)
 
 
 def text_key(table:ReidTable, # Its `train` rows are trained on
@@ -184,9 +187,9 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
-    settings = dict(without_later(s, 'per_id', 'keep_last', 'mask_each'),
-                    model_kw=dict(s.model_kw, **_own(table, s)),
-                    weights=Path(s.start).name, tokens=vocab, **start_key(s.start, s.model))
+    settings = dict(without_later(replace(s, added_losses=()), 'per_id', 'keep_last', 'mask_each', 'added_losses'),
+                    model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
+                    **start_key(s.start, s.model), **loss_facts(s.added_losses))
     return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
 
 # %% ../../nbs/14_recipes/40_text.ipynb #db13bf29
@@ -202,14 +205,15 @@ def text_batches(table:ReidTable, # Its `train` rows, without junk, are used
     model:nn.Module, # Says the size of the images, has the tokenizer
     seed:int=0, # Of the order and everything drawn
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
+    extras:Sequence[Callable]=(), # See `Batches`, after those of the settings
     ) -> Batches:
     "What a training sees"
     check_record('execution', execution, Execution)
-    extras = [masked_tokens(model.tokenizer, s.mask, s.mask_each)] if s.mask else []
-    if s.bridge != 'none': extras.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
+    own = [masked_tokens(model.tokenizer, s.mask, s.mask_each)] if s.mask else []
+    if s.bridge != 'none': own.append(Bridges(table.where(split='train'), s.bridge, model.size, s.augment))
     sampler = FreeOrder(s.per_id, s.keep_last) if s.per_id or s.keep_last else 'shuffle'
     return Batches(captioned(table), s.batch_size, model.size, model.tokenizer, seed, 'caption', sampler,
-                   augment=s.augment, extras=extras, loading=execution.loading)
+                   augment=s.augment, extras=[*own, *extras], loading=execution.loading)
 
 
 def train_text(table:ReidTable, # Its `train` rows, without junk, are used
@@ -219,9 +223,12 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     quiet:bool | None=None, # No progress lines
     callbacks:Sequence[Callback]=(), # See `Learner`
     execution:Execution=Execution(), # How it is executed, see `reid_lab.training.options`
+    losses:str | Mapping=(), # Beside those of the model: `dict(soft=(soft_itc, 1.))`, see `reid_lab.losses.added`
+    extras:Sequence[Callable]=(), # Functions `(batch, rng)` that change a batch, see `Batches`
     **changes, # Fields of `TextTrain`
     ) -> Trained:
     "Train a text-image model"
+    if losses: changes['added_losses'] = losses
     s = text_settings(preset, **changes)
     torch.manual_seed(seed)
     model = new_text_model(table, s)
@@ -238,7 +245,7 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
         raise ValueError(
             "mask=0, but losses has 'irr', which predicts masked words; "
             "give mask=.15, or leave 'irr' out")
-    loader = text_batches(table, s, model, seed, execution)
+    loader = text_batches(table, s, model, seed, execution, extras)
     steps = s.epochs*len(loader) or s.steps
     records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)
     return fit(model, loader, steps, folder, key, records=records, ends=Ends(refresh=False), quiet=quiet,
