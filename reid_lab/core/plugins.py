@@ -8,6 +8,7 @@ __all__ = ['WITH', 'SWITCH', 'GROUP', 'Registry', 'PluginError', 'OwnModule', 'l
 
 # %% ../../nbs/00_core/16_plugins.ipynb #fdcbf3a8
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -150,6 +151,19 @@ def _look_in(folder):
     if folder and folder not in sys.path: sys.path.append(folder)
 
 
+def _import_hidden(name):
+    "Import a package that a folder of its name hides, as its repository does from the folder above"
+    spec = importlib.util.find_spec(name) if name not in sys.modules else None
+    if spec is None or spec.origin or not spec.submodule_search_locations: return
+    hide = {Path(place).resolve().parent for place in spec.submodule_search_locations}
+    before = sys.path[:]
+    sys.path[:] = [entry for entry in before if Path(entry or '.').resolve() not in hide]
+    try: importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name != name: raise
+    finally: sys.path[:] = before
+
+
 def load_module(name:str, # As `import` takes it
     source:str='--with', # What named it, see `OwnModule`
     folder:str='', # Where to look, behind everything else
@@ -162,7 +176,9 @@ def load_module(name:str, # As `import` takes it
             'give the name that import takes, such as mylab, and call from the folder that holds it, or install it')
     _look_in(folder)
     _LOADING.append(name)
-    try: module = importlib.import_module(name)
+    try:
+        _import_hidden(name.partition('.')[0])
+        module = importlib.import_module(name)
     except _RegisteredTwice: raise
     except (Exception, SystemExit) as e: raise PluginError(_why_not(name, source, e)) from e
     finally: _LOADING.pop()

@@ -187,3 +187,16 @@ def test_the_kernel_of_a_notebook_knows_what_is_registered(place):
     assert cells[-1]["outputs"][0]["text"] == ["32\n"]
     refused = place.command("run", "own.ipynb", "--model", "ring_tiny", "--out", "other")
     assert refused.returncode == 1 and "--with MODULE" in refused.stderr
+
+
+def test_a_repository_does_not_hide_its_package_from_the_folder_above(place):
+    "A folder without __init__.py is a package to Python, before what an editable installation finds"
+    (place.folder/"above"/"mylab").mkdir(parents=True)
+    code = f"import sys; sys.path[:0] = [{str(place.folder/'above')!r}]; sys.path.append({str(place.folder)!r})\n"
+    finder = ("from importlib.machinery import PathFinder\n"
+              "class Late:\n"
+              "    def find_spec(name, path, target=None):\n"
+              f"        return PathFinder.find_spec(name, path or [{str(place.folder)!r}])\n"
+              "sys.meta_path.append(Late)\nsys.path.pop()\nsys.path.remove('')\n")
+    loads = "from reid_lab.core.plugins import load_module\nprint(load_module('mylab').folder)"
+    assert place.script(code + finder + loads) == [str(place.folder)]
