@@ -15,13 +15,13 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from ..core.own_code import is_own, without_comments
+from ..core.own_code import code_sum, is_own, without_comments
 from .notebooks import find_notebook
 from .params import code_cells
 
@@ -188,6 +188,11 @@ class JobCode:
     unfollowed: tuple = ()                      # imports and %run whose names are built at run time: not in `key`
 
     @property
+    def sums(self) -> dict: # Name -> checksum
+        "The pieces by which a later call says what changed: the job itself and the modules behind it"
+        return {self.name: self.source, **{name: code_sum(_read(path)) for name, path in self.files.items()}}
+
+    @property
     def changed(self) -> float: # Seconds since 1970; 0 without files
         "When a file came to its place or was written last"
         times = [max(status.st_mtime, status.st_ctime) for status in map(os.stat, self.files.values())]
@@ -312,9 +317,33 @@ def _of_notebook(job):
     return _job_code(path.stem, path.read_text(encoding='utf-8'), [], files, unfollowed)
 
 
+def _files_of(named):
+    "Name -> file of what the caller counts to the code of a job: all files of a package or folder, or one file"
+    path = Path(named.__file__) if inspect.ismodule(named) else Path(named)
+    if isinstance(named, str) and not path.exists(): path = _find(named, [os.getcwd()])
+    if path is None or not path.exists():
+        raise ValueError(f"code={str(named)!r} is no module that can be found, and no file or folder; give a module, "
+                         "its name, or a path, such as code=[mylab]")
+    if path.name == '__init__.py': path = path.parent
+    if path.is_file(): return modules_behind(path.stem, path.resolve())
+    return {'.'.join([path.name, *file.relative_to(path).with_suffix('').parts]): file.resolve()
+            for file in sorted(path.rglob('*.py'))}
+
+
 def job_code(job:Callable | Path | str, # Notebook name, or a callable
+    code:Sequence=(), # Modules, their names, files or folders that count too, whether the job imports them or not
     ) -> JobCode:
     "The code of a job, so that an edited job, or one whose helpers were edited, reuses no old results"
+    found = _code_of(job)
+    more = {name: file for named in code for name, file in _files_of(named).items()}
+    more = {name: file for name, file in more.items() if file not in {*map(Path.resolve, found.files.values())}}
+    if not more: return found
+    key = _hash('\0'.join([found.key, *(without_comments(_read(path)) for _, path in sorted(more.items()))]))
+    return replace(found, key=key, files=found.files | more)
+
+
+def _code_of(job):
+    "The code of a job by what it imports"
     if not callable(job): return _of_notebook(job)
     inner = job
     while isinstance(inner, partial): inner = inner.func

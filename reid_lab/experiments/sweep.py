@@ -6,6 +6,7 @@
 __all__ = ['LOST', 'SOURCES_OF_0_1', 'SOURCES_OF_0_2', 'check_seed', 'grid_points', 'n_processes', 'sweep']
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #9ccafec1
+import inspect
 import itertools
 import json
 import math
@@ -37,7 +38,15 @@ from reid_lab.experiments.notebooks import (
 )
 from .params import check_type, notebook_parameters, params_hash
 from .places import shareable
-from .run import earlier_run, environment, git_commit, mark_ended, refuse_foreign, write_json
+from reid_lab.experiments.run import (
+    earlier_run,
+    environment,
+    git_commit,
+    mark_ended,
+    own_version,
+    refuse_foreign,
+    write_json,
+)
 from .sources import job_code
 from ..results.rows import json_values
 from ..training.options import Execution
@@ -167,6 +176,7 @@ class _Caller:
     "The process that runs a sweep, for those that it starts"
     pid: int
     modules: tuple[OwnModule, ...]  # of the user, which register models and the like
+    own: str = ''                   # version of the user's code
 
     @classmethod
     def this(cls): return cls(os.getpid(), tuple(own_modules()))
@@ -183,7 +193,7 @@ def _one_job(job, name, params, path, caller, execution):
         else: out.done(job(**params))
     # A sweep folder may be handed on: folders of this machine stay out of it, and no outcome is found by them.
     about = dict(job=name, params=shareable(params), commit=git_commit(),
-                 wall_s=round(time.monotonic() - start, 2))
+                 wall_s=round(time.monotonic() - start, 2), **(dict(own=caller.own) if caller.own else {}))
     write_json(path, {**about, **out.data})
     return {**about, **out.data}
 
@@ -195,10 +205,11 @@ class _Away:
     name: str
     execution: Execution
     modules: tuple[OwnModule, ...] = ()
+    own: str = ''       # version of the user's code
 
     def __call__(self, params, path):
         load_modules(self.modules)
-        caller = _Caller(os.getpid(), self.modules)
+        caller = _Caller(os.getpid(), self.modules, self.own)
         return one_at_a_time(_one_job, self.job, self.name, params, path, caller, self.execution)
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
@@ -223,7 +234,8 @@ def _sweep_frame(points, paths, errors):
         head = {**params, 'status': found['status'], 'wall_s': found.get('wall_s')}
         for row in found['rows'] or [{}]:
             metrics = {name: math.nan if value is None else value for name, value in row.items()} # null: undefined
-            rows.append({**head, **metrics, 'error': found.get('error', '')})
+            own = {'own': found['own']} if found.get('own') else {}
+            rows.append({**head, **metrics, 'error': found.get('error', ''), **own})
     return pd.DataFrame(rows)
 
 
@@ -304,6 +316,31 @@ def _warn_unfollowed(code):
         'if such a module changes, give fresh=True (--fresh)', file=sys.stderr)
 
 
+_CODE = '.code' # In a sweep folder: key of each code that ran there -> checksums of the job and of its modules
+
+
+def _changed_pieces(there, code):
+    "Names of the pieces of a job's code that are others now, or came or went"
+    here = code.sums
+    found = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return ', '.join(found) or 'what the job refers to'
+
+
+def _report_changed(folder, points, paths, code, more):
+    "One line where other code has made outcomes of the same parameters: they stay, and today's are made anew"
+    try: known = json.loads((folder/_CODE).read_text(encoding='utf-8'))
+    except (OSError, ValueError): known = {}
+    for key, sums in reversed([*known.items()]):
+        earlier = [folder/f'{params_hash(p, code.name, key, *more)}.json' for p in points]
+        n = sum(path != now and path.exists() and not now.exists() for path, now in zip(earlier, paths))
+        if key == code.key or not n: continue
+        print(
+            f'sweep {code.name}: {_changed_pieces(sums, code)} changed since {n} outcome(s) were made, which stay in '
+            f'{folder.name}; they are made anew', file=sys.stderr)
+        break
+    if code.key not in known: write_json(folder/_CODE, {**known, code.key: code.sums})
+
+
 def _warn_of_earlier(folder, points, paths, code, more):
     "One line on outcomes of an earlier version that cannot be used again"
     if code.key == code.source: return
@@ -332,7 +369,7 @@ def _run_there(call, todo, n_jobs, folder, backend, options):
     return lost
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #d031dba9
-def _run_here(job, name, todo, n_jobs, execution):
+def _run_here(job, name, todo, n_jobs, execution, own=''):
     "Run the points in processes of this machine; what an interruption stops is ended and marked"
     from joblib import Parallel, delayed, parallel_config
     from joblib.externals.loky import get_reusable_executor
@@ -343,7 +380,7 @@ def _run_here(job, name, todo, n_jobs, execution):
     context = dict(n_jobs=1) if n_jobs == 1 else dict(backend='loky', n_jobs=n_jobs, inner_max_num_threads=1)
     try:
         with parallel_config(**context), notes_together():
-            caller = _Caller.this()
+            caller = replace(_Caller.this(), own=own)
             work = (delayed(_one_job)(job, name, p, f, caller, execution) for p, f in todo)
             done = Parallel(return_as='generator_unordered', batch_size=1)(work)
             for _ in progress(done, 'runs', total=len(todo)): pass
@@ -429,13 +466,17 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
     fresh:bool=False, # Run again what is there already
     backend:str='', # Where: `loky`, `dask` or `slurm`, with options, see `read_backend`
     execution:Execution | str | None=None, # Handed to `job`, the backend excepted
+    code:Sequence=(), # Modules, files or folders that count to the code of `job`, beside the user's that it imports
     **fixed, # Parameters of every run
     ) -> 'pd.DataFrame': # One row an outcome
     "Run every combination and seed, skip what is already there, return a frame"
     execution = given_execution('' if execution is None else execution)
     backend, options = read_backend(backend or execution.backend)
     execution = replace(execution, backend='loky') # a point is there already
-    points, code = _with_fixed(grid, seeds, fixed), job_code(job)
+    if callable(job) and 'code' in inspect.signature(job).parameters:   # a parameter of the job's own
+        if 'code' not in fixed and code != (): fixed['code'] = code
+        code = ()
+    points, code = _with_fixed(grid, seeds, fixed), job_code(job, code)
     _check_names(job, points)
     if not callable(job): _check_points(job, points, execution)
     if not takes_execution(job):
@@ -456,9 +497,11 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
         todo, before, errors = _todo(points, paths, fresh), os.stat(folder), {}
         if fresh: (folder/_FRESH).write_text(_point_names(paths), encoding='utf-8')
         if not n_jobs: n_jobs = 0 if backend == 'slurm' else n_processes(len(todo))
-        if todo and backend == 'loky': _run_here(job, code.name, todo, n_jobs, execution)
+        _report_changed(place, points, paths, code, speed)
+        own = own_version(code.files.values()) if todo else ''
+        if todo and backend == 'loky': _run_here(job, code.name, todo, n_jobs, execution, own)
         elif todo:
-            away = _Away(job, code.name, execution, tuple(own_modules()))
+            away = _Away(job, code.name, execution, tuple(own_modules()), own)
             errors = _run_there(away, todo, n_jobs, folder, backend, options)
         _refuse_removed(folder, before)
         (folder/_FRESH).unlink(missing_ok=True)

@@ -1,9 +1,11 @@
 "Runs: what they leave behind, what they keep to themselves, and what they ran on"
 import gc
 import getpass
+import importlib
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -15,7 +17,7 @@ from IPython.core.formatters import DisplayFormatter
 
 import reid_lab.experiments.run as runs
 from reid_lab.experiments.notebooks import Finished
-from reid_lab.experiments.run import RUN_FILE, environment, git_commit, start_run
+from reid_lab.experiments.run import RUN_FILE, environment, git_commit, own_version, start_run
 from reid_lab.results.endings import end_markdown
 from reid_lab.results.rows import load_results
 
@@ -250,3 +252,34 @@ def test_the_names_of_the_last_release(tmp_path):
     with pytest.warns(DeprecationWarning, match="RECORD is called RUN_FILE"): assert module.RECORD == RUN_FILE
     with pytest.warns(DeprecationWarning, match="fresh= is called may_be_finished="):
         module.check_folder(tmp_path, "demo", fresh=True)
+
+
+def test_the_version_of_the_users_code(tmp_path):
+    (tmp_path/"mylab").mkdir()
+    file = tmp_path/"mylab"/"losses.py"
+    file.write_text("RATE = 1.\n")
+    def git(*args): subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *args], cwd=tmp_path/"mylab",
+                                   check=True, capture_output=True)
+    alone = own_version([file])
+    assert re.fullmatch(r"losses.py #[0-9a-f]{8}", alone) and own_version([file, file]) == alone
+    file.write_text("RATE = 2.\n")
+    assert own_version([file]) != alone and own_version([]) == own_version([__file__]) == ""    # in this checkout
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "a")
+    assert re.fullmatch(r"mylab [0-9a-f]{10}", own_version([file]))
+    (tmp_path/"mylab"/"new.py").write_text("")
+    assert own_version([tmp_path/"mylab"/"new.py"]).endswith("+")       # nobody has committed it
+    file.write_text("RATE = 3.\n")
+    assert re.fullmatch(r"mylab [0-9a-f]{10}\+", own_version([file]))
+
+
+def test_a_row_carries_the_version_of_the_users_code(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path/"mine_in_a_row.py").write_text("RATE = 1.\n")
+    importlib.import_module("mine_in_a_row")
+    try:
+        with start_run("n", dict(preset="quick"), tmp_path/"r", tmp_path/"r.csv") as run:
+            run.record(dict(mAP=1.), "world")
+    finally: del sys.modules["mine_in_a_row"]
+    assert "mine_in_a_row.py #" in load_results(tmp_path/"r.csv").env[0]["own"]

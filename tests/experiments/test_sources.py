@@ -199,3 +199,36 @@ def test_a_sweep_says_what_is_not_followed(write, tmp_path, capsys):
     sweep(fresh("mine_a").job, [{}], n_jobs=1, folder=tmp_path/"s")
     said = capsys.readouterr().err
     assert "mine_a.py, line 2: importlib.import_module(name)" in said and "--fresh" in said
+
+
+def test_what_changed_is_named_and_outcomes_of_other_code_stay(write, tmp_path, capsys):
+    write("mine_b", "def loss(): return 1.\n")
+    write("mine_a", CALLS)
+    def score(**how): return sweep(fresh("mine_a").job, [{}], n_jobs=1, folder=tmp_path/"s", **how)
+    score()
+    assert "changed" not in capsys.readouterr().err
+    write("mine_b", "def loss(): return 2.\n")
+    assert score().mAP.tolist() == [2.]
+    assert "sweep job: mine_b changed since 1 outcome(s) were made, which stay in s" in capsys.readouterr().err
+    score()
+    assert "changed" not in capsys.readouterr().err      # said once, when they are made anew
+
+
+@pytest.mark.parametrize("named", ["mine_p", "mine_p/deep.py", "mine_p.deep"])
+def test_named_modules_count_though_the_job_does_not_import_them(write, tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    write("mine_p.__init__", "")
+    write("mine_p.deep", "RATE = 1.\n")
+    write("mine_a", "def job(seed=0): return dict(mAP=1.)\n")
+    def key(**how): return job_code(fresh("mine_a").job, **how).key
+    first, without = key(code=[named]), key()
+    assert first != without and first == key(code=[named])
+    write("mine_p.deep", "RATE = 2.\n")
+    assert key(code=[named]) not in (first, without) and key() == without
+    assert sweep(fresh("mine_a").job, [{}], n_jobs=1, folder=tmp_path/"s", code=[named]).own[0].count("#") >= 1
+    with pytest.raises(ValueError, match="code='mine_q' is no module.*such as code=\\[mylab\\]"): key(code=["mine_q"])
+
+
+def test_a_parameter_of_the_job_that_is_called_code_is_its_own(tmp_path):
+    def job(code, seed=0): return dict(mAP=float(code))
+    assert sweep(job, [{}], n_jobs=1, folder=tmp_path, code=3).mAP.tolist() == [3.]
