@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from reid_lab.cli.commands import main
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import retrieval_metrics
 
 
 def test_json_is_standard(tmp_path, capsys):
@@ -18,6 +20,24 @@ def test_json_is_standard(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out, parse_constant=refuse)["R1"] == 100
     from reid_lab.cli.numbers import json_line
     assert json.loads(json_line(dict(a=float("nan"), b=[np.float32(1)])), parse_constant=refuse) == dict(a=None, b=[1.])
+
+
+@pytest.mark.parametrize("junk, says", [
+    ("cam,clothes", "with its camera or clothes"), ("cam=1:0", "camera 0 where the query is of camera 1"),
+    ("none", "left out: nothing"), ("auto", "by its own camera")])
+def test_metrics_by_a_rule_of_junk(tmp_path, capsys, junk, says):
+    rng, files = np.random.default_rng(0), []
+    for name, n in (("q", 20), ("g", 80)):
+        columns = dict(clothes=np.array(["red", "blue", ""])[rng.integers(0, 3, n)])
+        e = Embeddings(rng.normal(size=(n, 8)), rng.integers(0, 5, n), rng.integers(0, 3, n), columns=columns)
+        files.append(str(e.save(tmp_path/f"{name}.npz")))
+    want = retrieval_metrics(*map(Embeddings.load, files), junk=junk)
+    assert main(["metrics", *files, "--junk", junk, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mAP"] == pytest.approx(want["mAP"]) and found["junk"] == want.junk == junk.replace("auto", "cam")
+    assert main(["metrics", *files, "--junk", junk]) == 0
+    out = capsys.readouterr().out
+    assert says in out and ("clothes is unknown for" in out) == ("clothes" in junk)
 
 
 def test_published(capsys):

@@ -224,7 +224,8 @@ def people_sentence(n:dict[str, int], # From `scored_people`
     ) -> str:
     "How many persons the scores rest on"
     counted, left_out = 'under another camera', 'only under the cameras of their queries, which do not count'
-    if rule != Junk('cam'): counted, left_out = 'that counts', f'only that do not count ({junk_words(rule)})'
+    if rule != Junk('cam'):
+        counted, left_out = f'that counts (left out: {junk_words(rule)})', 'only that do not count'
     reasons = dict(no_query='without a query', absent='with a query but no image in the gallery',
                    own_camera=f'with gallery images {left_out}')
     given = [f'{n[reason]} {text}' for reason, text in reasons.items() if n[reason]]
