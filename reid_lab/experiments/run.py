@@ -18,7 +18,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -502,9 +502,12 @@ def _figures_of(folder):
 
 @patch
 def finish(self:Run, ending:Ending=Ending(), # What the experiment says of its end
+    *, base:str='', # Method or variant that others are compared with; empty: the first of each search
+    within:str | Sequence[str]=(), # Names of recorded values that are equal in what is compared, such as `train_on`
     ) -> list[dict]: # The rows appended
     "Close the run: write `metrics.json` with its end, append one result row for each `record`"
     if self.status == 'finished': return []
+    if base or within: ending = replace(ending, base=base or ending.base, within=within or ending.within)
     self.env = {**environment(), 'processes': self.env['processes']}
     self._write()   # the seconds until here
     record = dict(notebook=self.notebook, params=self.params, rows=self.rows, first_rows=_latest(self.first_rows),

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TEST_OF_PLUMBING', 'PLUMBING', 'MOST', 'USUAL', 'EndRow', 'Ending', 'RunEnd', 'end_lines', 'end_markdown',
-           'run_markdown', 'rows_of', 'run_end']
+           'run_markdown', 'rows_of', 'compared_rows', 'run_end']
 
 # %% ../../nbs/04_results/60_endings.ipynb #80d4b17b
 import math
@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, stdev
 from typing import cast
 
+from ..core.basics import as_list, check_choice
 from ..core.reporting import printable
 from .conclusions import SCORE, comparisons, conclusions, is_world_row, recorded_row
-from .rows import json_values, settings_of
+from .rows import Setting, json_values, settings_of
 from .tables import markdown_escape
 
 # %% ../../nbs/04_results/60_endings.ipynb #df17877f
@@ -42,6 +43,8 @@ class Ending:
     rows: Sequence[EndRow] = ()     # of the table, where intervals are not those over seeds
     lower: bool = False             # lower scores are better
     plumbing: bool | None = None    # the scores say nothing; None: at preset smoke
+    base: str = ''                  # method or variant that others are compared with; empty: the first of each search
+    within: str | Sequence[str] = ()    # recorded values that are equal in what is compared, such as `train_on`
 
 # %% ../../nbs/04_results/60_endings.ipynb #83c6389a
 TEST_OF_PLUMBING = 'preset=smoke is a test of plumbing'
@@ -316,6 +319,39 @@ def rows_of(rows:Sequence[dict], # Of `metrics.json`
             found.append(replace(row, **gains.get(str(setting), {})))
     return found
 
+# %% ../../nbs/04_results/60_endings.ipynb #51998709
+def _value_of(row, setting, name):
+    "What a row recorded under a name; None without it"
+    for place in (setting.options, row.get('extra', {}), row):
+        if name in place: return place[name]
+    return None
+
+
+def _in_group(row, setting, within):
+    "A row whose stage says in which group it is compared"
+    values = {name: _value_of(row, setting, name) for name in within}
+    stage = ', '.join(filter(None, [setting.stage, *(f'{name}={value}' for name, value in values.items())]))
+    options = {name: value for name, value in setting.options.items() if name not in within}
+    name = setting.name if options == setting.options else ''
+    found = Setting(setting.method, stage, options, name)
+    return dict(row, **found.fields, variant=found.label)
+
+
+def compared_rows(rows:Sequence[dict], # Of `metrics.json`
+    base:str='', # See `Ending`
+    within:str | Sequence[str]=(), # See `Ending`
+    ) -> list[dict]: # In the order in which they are compared
+    "Recorded rows for a comparison: those of the base first, groups by what has to be equal"
+    settings, within = settings_of(list(map(recorded_row, rows))), as_list(within)
+    recorded = {name for row, setting in zip(rows, settings)
+                for name in (*setting.options, *row.get('extra', {}), *row)}
+    for name in within: check_choice('within', name, sorted(recorded - {'metrics', 'extra', 'options'}))
+    names = [{setting.method, setting.name, setting.label} for setting in settings]
+    if base: check_choice('base', base, list(dict.fromkeys(name for known in names for name in sorted(known))))
+    found = [_in_group(row, setting, within) if within else row for row, setting in zip(rows, settings)]
+    first = [row for row, known in zip(found, names) if base in known]
+    return [*first, *(row for row, known in zip(found, names) if base not in known)]
+
 # %% ../../nbs/04_results/60_endings.ipynb #b339e34a
 def _with_first(first_rows, rows, metrics):
     "Chance and the untrained start above the rows of what was searched with them"
@@ -357,7 +393,8 @@ def run_end(record:dict, # `metrics.json`
     figures:Iterable[str]=(), # Names of the files that were written, in their order
     ) -> RunEnd:
     "The end of a run"
-    rows, plumbing, figures = record['rows'], ending.plumbing, list(figures)
+    rows = compared_rows(record['rows'], ending.base, ending.within)
+    plumbing, figures = ending.plumbing, list(figures)
     if plumbing is None: plumbing = record['params'].get('preset') == 'smoke'
     experiment = record['notebook'].removeprefix('run_')
     metrics = _chosen_metrics(rows, ending.metrics)

@@ -118,3 +118,23 @@ def test_a_gain_over_another_start_is_not_resolved_and_says_so():
     assert "+3.97 (other starts)" in end_markdown(RunEnd.from_dict(json.loads(json.dumps(end.as_dict()))))
     for row in found: row["extra"] = dict(start=f"{row['method']}.pth", model=row["method"])    # each from its own file
     assert run_end(record(found)).rows[1].note == ""
+
+
+def test_the_base_is_what_is_named_wherever_it_stands():
+    last = rows(names=["New", "Other", "Base"])
+    end = run_end(record(last), Ending(base="Base"))
+    usual = run_end(record(rows()))
+    gains = {row.variant: row.gain for row in usual.rows}
+    assert {row.variant: row.gain for row in end.rows} == gains and "gains are over Base" in end.about[0]
+    assert "gains are over New" in run_end(record(last)).about[0]
+    with pytest.raises(ValueError, match="base='Bsae' is not known"): run_end(record(last), Ending(base="Bsae"))
+
+
+def test_within_compares_what_shares_a_recorded_value():
+    found = [{**row, "extra": dict(train_on=name)} for name in ("coarse", "fine") for row in rows()]
+    end = run_end(record(found), Ending(base="Base", within="train_on"))
+    assert [row.searched.rpartition("=")[2] for row in end.rows] == ["coarse"]*3 + ["fine"]*3
+    assert [row.gain == () for row in end.rows] == [True, False, False]*2
+    assert found[0]["stage"] == "zeroshot", "rows stay as they were recorded"
+    with pytest.raises(ValueError, match="within='trian_on' is not known"):
+        run_end(record(found), Ending(within="trian_on"))
