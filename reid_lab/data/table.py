@@ -27,7 +27,7 @@ from ..core.files import atomic_path, parquet_library
 from ..core.markup import fill
 from .frames import Frames
 from .images import folder_files, image_suffixes, resize_image
-from .labels import named_ids, read_labels
+from .labels import is_missing, named_ids, read_labels
 from .sheets import read_sheet, sheet_of
 
 # %% ../../nbs/01_data/20_table.ipynb #2ffa4e62
@@ -90,6 +90,17 @@ def _cameras(cam):
     return int(cam[cam >= 0].nunique())
 
 
+_RESERVED = ('pid_name', 'cam_name', 'site_name', 'caption', 'emb') # names that we give, and those of features
+
+
+def _own_columns(frame):
+    "Columns of the user's own that hold one value a row"
+    own = [c for c in frame if c not in COLUMNS and c not in _RESERVED]
+    first = {c: next((v for v in frame[c].head(1000) if not isinstance(v, str) and v is not None), '')
+             for c in own if frame[c].dtype == object}
+    return [c for c in own if not isinstance(first.get(c, ''), (list, tuple, dict, set, np.ndarray))]
+
+
 class ReidTable:
     "One row per image: `frame` (see `COLUMNS`) with paths under `root`, or served by `reader`"
     def __init__(self, frame:pd.DataFrame, # At least `path` and `pid`
@@ -105,7 +116,7 @@ class ReidTable:
         self.frame, self.reader, self.name, self.follow_links = _complete(frame), reader, name, follow_links
         self.root = None if root is None else Path(root).expanduser()
         self._frames:Frames | None = None # opened when images are read, shared by parts of a table
-        self.further:list[str] = [] # columns of the user's own that go along into features
+        self.further:list[str] = _own_columns(self.frame) # those that go along into features
         self.row_name:Callable | None = None # position -> place in the file that was read; None: `row 3`
         self.left_out:list[str] = [] # what lay in the folder or the manifest and is not in the table, in words
         self.remarks:list[str] = [] # what is otherwise in the table than in the manifest, such as clipped boxes
@@ -589,6 +600,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
         frames.append(f)
     out = ReidTable(pd.concat(frames, ignore_index=True), None, JoinedReader(parts), name or '+'.join(parts))
     out.left_out = [text for t in tables for text in t.left_out]
+    out.further = list(dict.fromkeys(c for t in tables for c in t.further))
     return out
 
 
@@ -645,6 +657,49 @@ def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row p
     frame = renamed(frame, columns or {})
     for k in fixed: check_choice('column', k, COLUMNS)
     return cls(_with_ids(frame.assign(**fixed)), root, name=name, follow_links=follow_links).validate()
+
+# %% ../../nbs/01_data/20_table.ipynb #d17dab61
+def _values_for(name, value, n):
+    "One value a row, from N of them or from one for all"
+    if isinstance(value, (str, bytes)) or not hasattr(value, '__len__'): return pd.Series([value]*n)
+    if len(value) != n:
+        raise ValueError(f"{name} has {len(value)} values for a table of {n} rows; give one value a row, or one for "
+                         "all")
+    if isinstance(value, pd.Series): return value.reset_index(drop=True)    # by position, as rows are numbered
+    return pd.Series(value if isinstance(value, np.ndarray) else list(value))
+
+
+@patch
+def assign(self:ReidTable, **columns, # Name = N values in order, one for all rows, or a function of the table
+    ) -> ReidTable:
+    "The same images with columns added or replaced; reader, folder and all other columns stay"
+    for name in columns:
+        if name in ('caption', 'emb'):
+            raise ValueError(f"{name}=... is a name of features; give another, or captions=[[...], ...] for captions")
+    f = self.frame.copy()
+    for name, value in columns.items():
+        f[name] = _values_for(name, value(self) if callable(value) else value, len(f))
+        if name in ('pid', 'cam', 'site') and f'{name}_name' not in columns:
+            f = f.drop(columns=f'{name}_name', errors='ignore') # names of what is replaced
+    new = self._with(_with_ids(f))
+    new.row_name = self.row_name
+    own = [c for c in _own_columns(f) if c in columns and c not in self.further]
+    new.further = [*self.further, *own]
+    return new
+
+
+@patch
+def unlabelled(self:ReidTable, columns:Sequence[str] | None=None, # Names; None: those of the user's own
+    ) -> pd.DataFrame: # column, missing, rows, first
+    "How many rows say nothing in a column, and the first of them; columns that say it all have no line"
+    lines = []
+    for name in self.further if columns is None else as_list(columns):
+        values = self.frame[check_choice('column', name, self.frame.columns)]
+        lost = np.flatnonzero(values.map(is_missing).to_numpy(dtype=bool))
+        if not len(lost): continue
+        lines.append(dict(column=name, missing=len(lost), rows=len(values),
+                          first=_rows(self.frame, lost, row_name=self.row_name or row_number)))
+    return pd.DataFrame(lines, columns=['column', 'missing', 'rows', 'first'])
 
 # %% ../../nbs/01_data/20_table.ipynb #b526791b
 _NO_GROUP = ('path', 'captions', 'attrs', 'caption', 'emb') # what file names do not hold, and what features reserve

@@ -473,8 +473,7 @@ def _drop_bad(table, check):
             images += f" ({', '.join(f'{(kind == k).sum()} {k}' for k in dict.fromkeys(kind[gone]))})"
         warn_caller(f'{table.name}: dropped {images} and {n_blank} blank captions; '
                     'scores are not comparable with published ones')
-    new = ReidTable(f.assign(captions=captions), table.root, table.reader, table.name, table.follow_links)
-    return new.take(~gone)
+    return table.assign(captions=captions).take(~gone)
 
 
 def check_options(name:str, # Key of `DATASETS`
@@ -549,6 +548,7 @@ def load_dataset(name:str, # Key of `DATASETS`
     if spec.folder and data_root_of(root).follow_links: options['follow_links'] = True
     check_options(name, options)
     table = spec.load(find_root(name, root) if spec.folder else root, **options)
+    table.further = []  # a loader's own columns, such as the file that a row is from, stay out of features
     if drop_bad: table = _drop_bad(table, check)
     found = table.findings('none', shared=spec.shared)
     if len(table): found += file_checks(table, spec, check, 32)

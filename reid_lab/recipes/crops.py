@@ -53,7 +53,15 @@ from ..models.weights.hub import check_kept, hub_part
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models
 from .camel import load_run
-from ..retrieval.embeddings import Embeddings, caption_frame, check_target, embed_images, embed_texts
+from reid_lab.retrieval.embeddings import (
+    FIELDS,
+    Embeddings,
+    caption_columns,
+    caption_frame,
+    check_target,
+    embed_images,
+    embed_texts,
+)
 from ..retrieval.junk import Junk
 from reid_lab.retrieval.parts import (
     Parts,
@@ -490,7 +498,7 @@ class _CaptionRows:
                                            index=False)
         return dict(model=e.short, weights=e.checksum, n=len(self), tokenizer_sum=e.tokenizer_sum,
                     captions=zlib.crc32(texts.to_numpy().tobytes()),
-                    columns=columns_sum(frame[[c for c in frame if c == 'pid_name']])) # all that captions take along
+                    columns=columns_sum(frame[caption_columns(frame)]))
 
     def embed(self, first, end):
         "Embeddings of some rows, and nothing that was left out"
@@ -880,8 +888,18 @@ def matches(a:Embeddings | Shards | Path | str, # Features that ask
     return find(a, b, k, open_threshold(threshold), junk=junk)
 
 
+_GIVEN = (*FIELDS, 'site', 'scenario', 'view', 'domain', 'pid_name', 'cam_name', 'note', 'unread')
+
+
+def _own_labels(e):
+    "Columns of features that are the user's own -> their values"
+    names = [c for c in (e.names if isinstance(e, Shards) else e.columns) if c not in _GIVEN]
+    table = e.table(names) if isinstance(e, Shards) else e.table()
+    return {name: table[name].to_numpy() for name in names}
+
+
 def match_table(found:Answer, # From `matches`
-    ) -> pd.DataFrame: # a, b (rows), rank, score, mutual, accepted (with a threshold), path_a, path_b
+    ) -> pd.DataFrame: # a, b (rows), rank, score, mutual, accepted (with a threshold), path_a, path_b, own columns
     "One row a pair"
     index, score, a, b = found.result.index, found.result.score, found.result.q, found.result.g
     found_rows = np.unique(index[index >= 0]) # only these can be somebody's best
@@ -894,4 +912,5 @@ def match_table(found:Answer, # From `matches`
     if found.threshold is not None: out['accepted'] = out.score >= found.threshold.value
     for side, e in (('a', a), ('b', b)):
         if e.path is not None: out[f'path_{side}'] = np.array(e.path)[out[side]]
+        for name, values in _own_labels(e).items(): out[f'{name}_{side}'] = values[out[side]]
     return out

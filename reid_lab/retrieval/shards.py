@@ -50,6 +50,7 @@ from reid_lab.retrieval.embeddings import (
     FIELDS,
     PLACES,
     Embeddings,
+    caption_columns,
     caption_frame,
     embed_texts,
     read_meta,
@@ -491,8 +492,8 @@ class _Texts:
         if skip_bad: raise ValueError("skip_bad=True is for images; captions are read or refused as a whole")
         self.frame, self.kw = caption_frame(what), dict(quiet=True) | kw
 
-    def facts(self, check_content): # pid_name is all that captions take along
-        return dict(columns=columns_sum(self.frame[[c for c in self.frame if c == 'pid_name']]))
+    def facts(self, check_content):
+        return dict(columns=columns_sum(self.frame[caption_columns(self.frame)]))
 
     def noted(self, model):
         "A context in which what is not read of all captions is said once, not for each shard"

@@ -413,7 +413,9 @@ def table(self:World) -> ReidTable: # All splits and domains; also columns facin
     frame = pd.DataFrame(json.loads((folder/'table.json').read_text()))
     frame['attrs'] = [dict(zip(ATTRIBUTES, v)) for v in frame['attrs']]
     frame['captions'] = _cached_captions(self, folder)
-    return ReidTable(frame, folder, Reader(folder), name=f'world {self.preset} {self.task} seed {self.seed}')
+    table = ReidTable(frame, folder, Reader(folder), name=f'world {self.preset} {self.task} seed {self.seed}')
+    table.further = []  # facing and the like are known of rendered images only, and stay out of features
+    return table
 
 
 def kept_reader(folder:str | Path, # As features note it
