@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,15 @@ def _disagreement(sides, corners):
 
 
 def _row_name(i): return f'row {i}'
+
+
+@dataclass(frozen=True, eq=False)
+class _NamedRow:
+    "A row of a manifest, whose line is looked up when a message needs it"
+    row_name:Callable[[int], str]
+    i:int
+
+    def __str__(self): return self.row_name(self.i)
 
 
 def with_sides(f:pd.DataFrame, # With the columns of boxes, as they came
@@ -244,12 +254,14 @@ def _of_truth(boxes, values, n_fields, options):
 
 def manifest_boxes(f:pd.DataFrame, # A manifest with columns of boxes, as they came
     options:BoxOptions=BoxOptions(), # The least score
+    row_name:Callable[[int], str] | None=None, # Position -> its line in the manifest; None: rows, from 0
     ) -> BoxList: # With x, y, w, h and, if there are, scores as numbers
     "Boxes of a manifest"
     if options.classes:
         raise ValueError(f'classes={list(options.classes)}: a manifest names no class; leave it out')
-    f = with_sides(f)
-    if 'score' in f: f['score'] = _numbers(f.score.tolist(), 'score', _row_name)
+    f = with_sides(f, row_name or _row_name)
+    if 'score' in f: f['score'] = _numbers(f.score.tolist(), 'score', row_name or _row_name)
+    if row_name is not None: f['line'] = [_NamedRow(row_name, i) for i in range(len(f))]
     return _scored(BoxList(f), options)
 
 
@@ -404,7 +416,7 @@ def _row_names(f):
 
     def name(i):
         if lines is None: return f'row {f.index[i]}'
-        return lines[i] if isinstance(lines[i], str) else f'line {lines[i]}'
+        return f'line {lines[i]}' if isinstance(lines[i], Integral) else str(lines[i])
     return name
 
 
@@ -590,7 +602,8 @@ def _places(placing, mask):
     "Rows of a file, and the file, if it is one beside the frames"
     file = placing.options.file
     rows = _few([placing.name(i) for i in np.flatnonzero(mask)])
-    return f'{rows} of {Path(file).name}' if file else rows
+    if not file or rows.endswith(Path(file).name): return rows
+    return f'{rows} of {Path(file).name}'
 
 
 def place_boxes(boxes:BoxList, # With `path` or `frame`, and x, y, w, h (NaN: no box)

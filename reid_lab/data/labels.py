@@ -8,7 +8,7 @@ __all__ = ['UNKNOWN', 'MISSING', 'LARGEST_ID', 'is_missing', 'label_name', 'Labe
 
 # %% ../../nbs/01_data/15_labels.ipynb #21ef7fa8
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +92,10 @@ def _ids_of(names):
     return numbers | {n: first + i for i, n in enumerate(others)}
 
 
-def _refuse_spellings(column, found, names, codes):
+def _row_name(i): return f'row {i}'
+
+
+def _refuse_spellings(column, found, names, codes, row_name):
     "An error if one number is written in two ways, `1` and `01`: nobody says whether these are one person or two"
     seen = {} # name -> digits, place in `found`
     for place, (value, name) in enumerate(zip(found, names)):
@@ -100,18 +103,20 @@ def _refuse_spellings(column, found, names, codes):
         digits = _digits(value, name)
         before, first = seen.setdefault(name, (digits, place))
         if digits == before: continue
-        rows = [int(np.argmax(codes == p)) for p in (first, place)]
+        rows = [row_name(int(np.argmax(codes == p))) for p in (first, place)]
         raise ValueError(
-            f"{column} holds both {before!r} (row {rows[0]}) "
-            f"and {digits!r} (row {rows[1]}), one number in two spellings; "
+            f"{column} holds both {before!r} ({rows[0]}) "
+            f"and {digits!r} ({rows[1]}), one number in two spellings; "
             "write it in one if they are the same, "
             f"else give them names, such as a{before} and b{digits}")
 
 
 def read_labels(column:str, # For messages, such as `pid`
     values:Sequence | pd.Series, # (N,) labels as they came: list, array, column of a frame
+    row_name:Callable[[int], str] | None=None, # Position -> its place for messages; None: the row, from 0
     ) -> Labels:
     "Ids and names of a column; what cannot be an id is refused with its row"
+    row_name = row_name or _row_name
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values): # masks of pandas are read as missing
         raise ValueError(f'{column} has masked values; fill them first: filled(-1) is unknown')
     if not isinstance(values, pd.Series):
@@ -123,9 +128,9 @@ def read_labels(column:str, # For messages, such as `pid`
     for code, value in enumerate(found):
         try: names.append(label_name(value))
         except ValueError as err:
-            row = int(np.argmax(codes == code))
-            raise ValueError(f'{column}={value!s} (row {row}) is no id: {err}') from None
-    _refuse_spellings(column, found, names, codes)
+            row = row_name(int(np.argmax(codes == code)))
+            raise ValueError(f'{column}={value!s} ({row}) is no id: {err}') from None
+    _refuse_spellings(column, found, names, codes, row_name)
     try: number = _ids_of({n for n in names if n})
     except ValueError as err: raise ValueError(f'{column}: {err}') from None
     ids = np.array([number.get(n, UNKNOWN) for n in names] + [UNKNOWN], np.int64) # code -1, the last place, is missing

@@ -267,8 +267,12 @@ def test_the_table_of_a_store_joins_what_differs_in_the_seed_alone(tmp_path, cap
     assert main(["results", "--store", str(store)]) == 0
     assert "30.0 Norm" in capsys.readouterr().out
     assert main(["results", "--store", str(store), "--latex"]) == 2 and "results table" in capsys.readouterr().err
-    monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"none.csv"))
-    assert main(["results"]) == 2 and "Rows of preset=smoke are not stored" in capsys.readouterr().err
+    monkeypatch.delenv("REID_LAB_RESULTS", raising=False)
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    assert main(["results"]) == 2 and "`reid_lab results table FOLDER` shows them" in capsys.readouterr().err
+    (Path(run_in(tmp_path/"runs"/"run_dart3-1", {0: 40.}, preset="smoke"))/"results.csv").touch()
+    assert main(["results"]) == 2
+    assert re.search("`reid_lab results table [^`]*run_dart3-1` shows them", capsys.readouterr().err)
 
 
 def test_bibtex(tmp_path, capsys):

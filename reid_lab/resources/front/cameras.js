@@ -10,15 +10,15 @@ function render({ model, el }) {
     batch: { label: "batch", to: (v) => 2 ** v, from: (x) => Math.round(Math.log2(x)), low: 3, high: 8 },
   };
 
-  const make = (f, live) => {
-    const method = h("select", { "aria-label": "method of adaptation", disabled: !live, onchange: (e) => setState(model, { method: e.target.value }) },
+  const make = (f) => {
+    const method = h("select", { "aria-label": "method of adaptation", onchange: (e) => setState(model, { method: e.target.value }) },
       f.methods.map((name) => h("option", { value: name }, name)));
     parts.method = method;
-    const by = h("select", { "aria-label": "distance that ranks", disabled: !live, onchange: (e) => setState(model, { by: e.target.value }) },
+    const by = h("select", { "aria-label": "distance that ranks", onchange: (e) => setState(model, { by: e.target.value }) },
       f.distances.map((name) => h("option", { value: name }, name)));
     parts.by = by;
     const sliders = Object.entries(scale).map(([name, s]) => {
-      const value = h("output", {}), input = h("input", { type: "range", min: s.low, max: s.high, step: 1, "aria-label": s.label, disabled: !live });
+      const value = h("output", {}), input = h("input", { type: "range", min: s.low, max: s.high, step: 1, "aria-label": s.label });
       input.addEventListener("input", () => { value.textContent = s.to(Number(input.value)); });
       input.addEventListener("change", () => { wanted[name] = s.to(Number(input.value)); setState(model, { [name]: wanted[name] }); });
       parts[name] = { input, value };
@@ -26,7 +26,27 @@ function render({ model, el }) {
     });
     fill(controls, h("label", { class: "rl-group" }, "method", method), h("label", { class: "rl-group" }, "ranked by", by), sliders);
     if (f.advice) controls.append(h("span", { class: "rl-advice" }, f.advice));
-    if (!live) controls.append(h("span", { class: "rl-mute" }, "as written; a running notebook changes them"));
+  };
+
+  const follow = (f, ui, changed) => { // controls show the settings of the view
+    if (!parts.method) make(f);
+    parts.method.value = ui.method;
+    parts.by.value = ui.by;
+    for (const [name, s] of Object.entries(scale)) {
+      const { input, value } = parts[name];
+      if (wanted[name] === ui[name]) delete wanted[name];
+      const late = name in wanted; // the slider has moved on since; its own answer comes
+      if (!late && (changed.has("ui") || value.textContent === "")) { input.value = s.from(ui[name]); value.textContent = ui[name]; }
+      input.disabled = !f.learns.includes(ui.method);
+    }
+  };
+
+  const written = (f, ui) => { // a page has no kernel that could run anything again: settings are words there
+    const learnt = f.learns.includes(ui.method) ? Object.entries(scale).map(([name, s]) => [s.label, ui[name]]) : [];
+    const settings = [["method", ui.method], ["ranked by", ui.by], ...learnt];
+    fill(controls, settings.map(([name, value]) => h("span", { class: "rl-group rl-set" }, h("span", {}, name), h("b", {}, value))));
+    if (f.advice) controls.append(h("span", { class: "rl-advice" }, f.advice));
+    controls.append(h("span", { class: "rl-mute" }, "as written; a notebook with a kernel changes them"));
   };
 
   const past = (end, mark) => (mark > end - 3 && mark < end + 15 ? Math.max(end, mark) : end); // a number is beside the query's mark, not below it
@@ -43,16 +63,8 @@ function render({ model, el }) {
     const f = model.get("fixed"), now = model.get("now"), ui = model.get("ui"), { camera } = model.get("select"), live = !("queries" in f);
     fill(head, h("span", { class: "rl-title" }, ui.title), h("span", { class: "rl-mute" }, now.summary ?? ""));
     if (f.message) { fill(body, h("p", { class: "rl-message" }, f.message)); fill(foot); return; }
-    if (!parts.method) make(f, live);
-    parts.method.value = ui.method;
-    parts.by.value = ui.by;
-    for (const [name, s] of Object.entries(scale)) {
-      const { input, value } = parts[name];
-      if (wanted[name] === ui[name]) delete wanted[name];
-      const late = name in wanted; // the slider has moved on since; its own answer comes
-      if (!late && (changed.has("ui") || value.textContent === "")) { input.value = s.from(ui[name]); value.textContent = ui[name]; }
-      input.disabled = !live || !f.learns.includes(ui.method);
-    }
+    if (live) follow(f, ui, changed);
+    else written(f, ui);
     const chosen = Array.isArray(camera) ? camera : [camera];
     const row = (c) => {
       const mine = now.query && now.query.cam === c.cam ? now.query : {}, on = chosen.includes(c.cam);
@@ -72,7 +84,7 @@ function render({ model, el }) {
     fill(body.lastChild, h("div", { class: "rl-col" }, h("h4", {}, "mAP of queries by camera"), f.cams.map(row)),
       h("div", { class: "rl-col" }, h("h4", {}, "NMI of clusters"), bars("cameras ↓", "camera"), bars("identities ↑", "identity")));
     fill(foot, h("span", {}, h("i", { class: "rl-is rl-before" }), f.names[0]), h("span", {}, h("i", { class: "rl-is rl-after" }), f.names[1]),
-      h("span", {}, "│ by chance · ◆ the query"), h("span", {}, f.status));
+      f.nmi.before || f.nmi.after ? h("span", {}, "│ by chance") : null, now.query ? h("span", {}, "◆ the selected query") : null, h("span", {}, f.status));
     root.onkeydown = (event) => { if (event.key === "Escape") { select(model, { camera: null }); event.preventDefault(); event.stopPropagation(); } };
     root.dataset.cockpit = JSON.stringify({ method: f.names[1], by: ui.by, advice: f.advice, done: f.cams.filter((c) => c.done).length, cams: f.cams.length,
       after: f.cams.map((c) => c.after), nmi: f.nmi.after && f.nmi.after.camera, run: f.run, camera, query: now.query ?? null });
