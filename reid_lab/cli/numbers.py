@@ -8,6 +8,7 @@ __all__ = ['json_line', 'add_results', 'add_numbers']
 # %% ../../nbs/16_cli/40_numbers.ipynb #86789fc6
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -239,9 +240,12 @@ def _with_scores(runs, rows):
 def _where_smoke_is():
     "Where the rows of smoke runs are, which no store has"
     from reid_lab.experiments.kept_runs import smoke_folders
-    n = len(smoke_folders())
-    here = f' ({n} in runs/)' if n else ''
-    return ('Rows of preset=smoke are not stored, each run keeps its own: `reid_lab results table FOLDER` shows '
+    from reid_lab.experiments.terminal import near_path
+    folders = smoke_folders()
+    newest = max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
+    folder = 'FOLDER' if newest is None else shlex.quote(near_path(newest))
+    here = f' ({len(folders)} in runs/, this is the newest)' if folders else ''
+    return (f'Rows of preset=smoke are not stored, each run keeps its own: `reid_lab results table {folder}` shows '
             f'them{here}')
 
 

@@ -118,6 +118,14 @@ class Region:
         "What makes two crops the same image: file, frame and box"
         return str(Region(self.file, self.box, self.frame))
 
+    @property
+    def caption(self) -> str: # `walk.mp4, frame 7, at 10,20`; of a plain file its name
+        "The name of the image for a reader, who needs neither folder nor size"
+        parts = [self.file.replace('\\', '/').rsplit('/', 1)[-1]]
+        if self.frame is not None: parts.append(f'frame {self.frame}')
+        if self.box is not None: parts.append(f'at {self.box.x:.0f},{self.box.y:.0f}')
+        return ', '.join(parts)
+
 
 def region_of(path:str, # Of a table
     ) -> Region: # Of a plain image file its name only

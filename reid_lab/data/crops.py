@@ -194,12 +194,12 @@ def _texts(f):
     return f
 
 
-def _labelled(f):
+def _labelled(f, row_name):
     "Identities, cameras and sites as ids with names; a camera that some rows lack is for `validate` to report"
     for c in ('pid', 'cam', 'site'):
         if c not in f: continue
-        if c == 'site' and (read_labels(c, f[c]).ids == -1).all(): f = f.drop(columns=c)
-        else: f = numbered(f, c)
+        if c == 'site' and (read_labels(c, f[c], row_name).ids == -1).all(): f = f.drop(columns=c)
+        else: f = numbered(f, c, row_name)
     if 'site_name' in f and (f.site_name == f.site.astype(str)).all(): f = f.drop(columns='site_name')
     return f if 'pid' in f else f.assign(pid=-1)
 
@@ -238,13 +238,18 @@ class _From:
     what:str
     row_name:Callable = row_number
 
+    @property
+    def line_name(self):
+        "None where there are no lines: of a frame"
+        return None if self.row_name is row_number else self.row_name
+
 
 def _manifest_rows(f, root, name, follow_links, row_name=row_number):
     "The table of rows whose columns have our names, not yet validated"
     f = _texts(f.rename(columns=dict(caption='captions')))
     if 'captions' in f: f['captions'] = _captions(f.captions, row_name)
     if 'attrs' in f: f['attrs'] = _attributes(f['attrs'], row_name)
-    table = ReidTable(_labelled(f), root, name=name, follow_links=follow_links)
+    table = ReidTable(_labelled(f, row_name), root, name=name, follow_links=follow_links)
     table.further = [c for c in f if c not in COLUMNS]
     table.row_name = None if row_name is row_number else row_name
     return table
@@ -271,7 +276,9 @@ def _listed(f, source, root, name, follow_links=False, images='sample', boxes=No
             f"{source.what} has no column path, only {list(f.columns)}; "
             "say which holds the image files with columns=dict(path=...)")
     if 'path' in f: f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
-    if has_boxes: return _boxed(manifest_boxes(f, boxes or BoxOptions()), root, name, boxes, follow_links, images)
+    if has_boxes:
+        found = manifest_boxes(f, boxes or BoxOptions(), source.line_name)
+        return _boxed(found, root, name, boxes, follow_links, images)
     if boxes is not None and boxes != BoxOptions(skip_missing=boxes.skip_missing):
         raise ValueError(
             f"{source.what} has no boxes (x, y, w, h), "
@@ -309,7 +316,7 @@ def _boxes_beside(source, options, columns):
             "boxes need frame (or path) and x, y, w, h, "
             "or say with columns=dict(x=...) (--column x=...) what they are called")
     if 'path' in f: f['path'] = [_plain_path(v, source) if isinstance(v, str) else v for v in f.path]
-    return manifest_boxes(f, options)
+    return manifest_boxes(f, options, _LineOf(file))
 
 
 def boxes_table(source:str | Path, # Folder of frames, sequence of MOTChallenge, or video

@@ -611,10 +611,11 @@ def __add__(self:ReidTable, other:ReidTable) -> ReidTable:
 # %% ../../nbs/01_data/20_table.ipynb #2685147c
 def numbered(f:pd.DataFrame, # Any frame
     c:str, # One of its columns, such as `pid`, with labels as they came
+    row_name:Callable[[int], str] | None=None, # Position -> its place for messages; None: the row, from 0
     ) -> pd.DataFrame: # A copy with that column as int64 and the names in `<c>_name`
     "Labels as ids, see `reid_lab.data.labels`: whole numbers as they are, names numbered after them, unknown is -1"
     beside = f'{c}_name'
-    labels = named_ids(c, f[c], f[beside]) if beside in f else read_labels(c, f[c])
+    labels = named_ids(c, f[c], f[beside]) if beside in f else read_labels(c, f[c], row_name)
     return f.assign(**{c: labels.ids, beside: labels.names})
 
 

@@ -17,6 +17,7 @@ from traitlets import Any, HasTraits, Int, Unicode, observe, validate
 
 from ..core.files import BROKEN
 from ..core.pictures import jpeg_bytes
+from ..data.boxes import region_of
 from ..data.frames import Frames
 from ..data.labels import known_ids
 from ..data.table import ReidTable
@@ -70,10 +71,10 @@ class Thumbnails:
         if self.images is None: return []
         return [self.name(row) or f'row {row}' for row, made in sorted(self._made.items()) if 'missing' in made]
 
-    def name(self, row:int) -> str: # Last part of the path
-        "File name of `row`, or ''"
+    def name(self, row:int) -> str: # File name, with frame and place of what is cut out of it
+        "What a caption calls `row`, or ''"
         if self.names is None: return ''
-        return str(self.names[row]).replace('\\', '/').rsplit('/', 1)[-1]
+        return region_of(str(self.names[row])).caption
 
     def image(self, row:int) -> np.ndarray | None: # (H,W,3) uint8
         "Pixels of `row`, None if they cannot be read"

@@ -48,16 +48,23 @@ def follow(page, act, *parts):
     return old, page.evaluate(LOOK)
 
 
-@contextmanager
-def experiment(name, folder, *kinds, **parameters):
-    "A copy of the notebook at preset=smoke, all cells run; then views of these kinds in both themes, and what is saved"
+def copy_of(name, folder, *cells, **parameters):
+    "A copy of the notebook at preset=smoke with these parameters, and with further cells at its end"
     nb, path = nbformat.read(ROOT/"nbs"/"experiments"/f"{name}.ipynb", 4), folder/f"{name}.ipynb"
     cell = next(c for c in nb.cells if "parameters" in c.metadata.get("tags", []))
     for key, value in dict(preset="smoke", out_dir=str(folder/"run"), **parameters).items():
         cell.source, n = re.subn(rf"(?m)^{key} = .*$", lambda m: f"{key} = {value!r}", cell.source)
         assert n == 1, f"{name} has no parameter {key}"
+    nb.cells += [nbformat.v4.new_code_cell(text) for text in cells]
     nb.metadata.kernelspec = dict(name="python3", display_name="python3", language="python")
     nbformat.write(nb, path)
+    return path
+
+
+@contextmanager
+def experiment(name, folder, *kinds, **parameters):
+    "A copy of the notebook at preset=smoke, all cells run; then views of these kinds in both themes, and what is saved"
+    path = copy_of(name, folder, **parameters)
     with lab_page(path, REID_LAB_RESULTS=str(folder/"runs.csv")) as (page, broken):
         assert json.loads((folder/"run"/"metrics.json").read_text())["status"] == "finished"
         page.wait_for_selector(f".rl-{kinds[0]}[data-drawn]", state="attached")
@@ -121,3 +128,52 @@ def test_a_method_a_word_and_an_image_of_attention_maps(tmp_path):
         follow(page, lambda: page.select_option(method, "gradcam"), "heat")
         follow(page, lambda: page.click(".rl-attention .rl-word:not(.rl-stop) >> nth=0"), "heat")
         follow(page, lambda: page.click(".rl-list >> nth=0 >> li:nth-child(3)"), "heat")
+
+
+OUTPUTS = f"""() => Array.from({PANEL}.content.model.cells)
+  .map((cell) => cell.type === "code" ? cell.outputs.toJSON() : [])"""
+EDIT = f"""([old, text]) => {{
+  const cell = Array.from({PANEL}.content.model.cells).find((c) => c.sharedModel.getSource().includes(old));
+  cell.sharedModel.setSource(cell.sharedModel.getSource().replace(old, text));
+}}"""
+SHOWN = ["""import numpy as np
+from PIL import Image
+from pathlib import Path
+import reid_lab as rl
+Path("crops").mkdir(exist_ok=True)
+rng = np.random.default_rng(0)
+for i in range(6): Image.fromarray(rng.integers(0, 255, (96, 48, 3), "u1")).save(f"crops/{i}.png")
+features = rl.embed_crops("crops", "clip_tiny", "features", fresh=True, quiet=True)
+features""", "rl.search(features, 'a man in a black coat', k=3)"]
+
+
+def shown_by(outputs):
+    "What a cell shows as a table or in sentences; empty where it is the address of an object"
+    rich = (o.get("data", {}).get(kind, "") for o in outputs for kind in ("text/html", "text/markdown"))
+    return "".join(map(str, rich))
+
+
+def text_of(outputs): return " ".join(str(o.get("text", "")) + str(o.get("data", "")) for cell in outputs for o in cell)
+
+
+def test_all_cells_are_run_again_and_with_another_value(tmp_path):
+    "Twice as it is and once with another seed, no error; the run, features of crops and an answer show themselves"
+    path, runs = copy_of("caption_cot", tmp_path, *SHOWN, seeds=1), []
+    with lab_page(path, REID_LAB_RESULTS=str(tmp_path/"runs.csv")) as (page, broken):
+        for change in ("", "", "seed = 5"):
+            if change: page.evaluate(EDIT, ["seed = 0", change])
+            if runs: execute(page, "notebook:run-all-cells")
+            runs.append(page.evaluate(OUTPUTS))
+            errors = [o for cell in runs[-1] for o in cell if o["output_type"] == "error"]
+            assert not errors, errors
+        ends = [shown_by(outputs[-3]).split("Finished")[0] for outputs in runs]  # without the time
+        page.evaluate(f"{PANEL}.content.scrollToItem({PANEL}.content.widgets.length - 1)")  # else it may not be drawn
+        page.locator(".jp-OutputArea-output table img").first.scroll_into_view_if_needed()
+        page.screenshot(path=str(tmp_path/"answer.png"))
+        shown = [page.locator(f".jp-OutputArea-output {what}").count() for what in ("table", "table img")]
+    assert not broken and shown[0] >= 3 and shown[1] == 3       # a list of three images with their pictures
+    assert all("omission" in end for end in ends) and ends[0] == ends[1] != ends[2]
+    for outputs in runs:
+        assert all(shown_by(cell) for cell in outputs[-3:]) and " object at 0x" not in text_of(outputs)
+    folders = sorted(p.name for p in tmp_path.glob("run*") if p.is_dir())
+    assert len(folders) == 3, folders                            # each run keeps its own

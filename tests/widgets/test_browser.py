@@ -229,6 +229,7 @@ def test_pages_of_odd_labels_and_of_lost_images(tmp_path):
             assert all(said) and "undefined" not in " ".join(said) and "NaN" not in page.inner_text("main"), name
             assert not broken, (name, broken)
             page.screenshot(path=str(tmp_path/f"{path.stem}.png"), full_page=True)
+        assert "t tick" not in page.inner_text(".rl-failures .rl-foot"), "no kernel would keep it"
         for kind in ("list", "search", "failures", "attention"):
             assert "crop" in page.locator(f".rl-{kind} .rl-none").first.inner_text(), kind
         browser.close()

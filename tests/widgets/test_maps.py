@@ -1,10 +1,11 @@
 "Maps with odd labels, all points, and the image under the mouse"
+import numpy as np
 import pytest
 from helpers.views import EVIL, LABELS, VIEWS, embedded, make_scene
 
 from reid_lab.analysis.bias.maps import project_pair
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.widgets.maps import FeatureMap, ScatterMap
+from reid_lab.widgets.maps import FeatureMap, ScatterMap, point_groups
 from reid_lab.widgets.scene import Scene
 
 
@@ -43,3 +44,20 @@ def test_a_point_under_the_mouse_shows_its_image(tmp_path):
     assert images[1]["image"]["thumb"] == dict(missing="crop0.png")
     assert images[2]["image"] == dict(caption=EVIL)
     view.front().close()
+
+
+def luminance(colour):
+    "Relative luminance of WCAG 2"
+    parts = (int(colour[i:i + 2], 16)/255 for i in (1, 3, 5))
+    linear = (p/12.92 if p <= .04045 else ((p + .055)/1.055)**2.4 for p in parts)
+    return sum(share*p for share, p in zip((.2126, .7152, .0722), linear))
+
+
+def test_colours_of_groups_are_seen_on_a_dark_and_on_a_white_page():
+    colours = point_groups(np.repeat(np.arange(14), 3), "camera")["colours"]
+
+    def least(page, some):
+        lights = [sorted([luminance(page), luminance(colour)]) for colour in some]
+        return min((bright + .05)/(dark + .05) for dark, bright in lights)
+
+    assert least("#15181c", colours) > 3 and least("#ffffff", colours[:7]) > 3      # the pale half has names beside it

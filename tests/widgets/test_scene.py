@@ -43,3 +43,12 @@ def test_an_unknown_camera_has_no_number():
     assert [scene.cams("g", i) for i in range(5)] == [None, 0, 1, 2, 3]
     with pytest.raises(ValueError, match="choose one of"): scene.selection.set(camera=-1)
     assert make_scene("unknown cameras").selection.cameras == []
+
+
+def test_a_crop_of_a_frame_is_called_by_its_file_and_place():
+    e = embedded()
+    e.path = [f"videos/walk.mp4#frame={i}&xywh={i}.4,20,30,80" for i in range(len(e))]
+    view = RankedList(Scene(e[:20], e[20:], query=0))
+    item = view.content(0)["items"][0]
+    row = item["row"] + 20
+    assert item["name"] == f"walk.mp4, frame {row}, at {row},20" and item["thumb"] == dict(missing=item["name"])

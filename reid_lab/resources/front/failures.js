@@ -118,7 +118,7 @@ function render({ model, el }) {
     if (!list.parentNode) fill(body, list, one);
     list.hidden = !fixed.rows.length;
     if (!shown.length && fixed.rows.length) fill(list, h("li", { class: "rl-mute" }, "No query passes these filters."));
-    fill(foot, h("span", {}, "↑ ↓ query · t tick · x cross · c comment"), h("span", {}, "bars: share of failures, of successes, for which the reason holds"),
+    fill(foot, h("span", {}, live() ? "↑ ↓ query · t tick · x cross · c comment" : "↑ ↓ query"), h("span", {}, "bars: share of failures, of successes, for which the reason holds"),
       marks.can() ? h("span", {}, "s d: best wrong image · S D: best right image") : null, fixed.rows.length ? marks.line() : null);
     root.dataset.shown = String(shown.length);
     root.onkeydown = (event) => keys(event, root);
