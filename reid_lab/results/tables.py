@@ -196,7 +196,7 @@ FORMS = ('markdown', 'md', 'latex', 'html') # Of a table; `md` is Markdown
 def table_writer(form:str, # One of `FORMS`
     ) -> Callable[..., str]: # `to_markdown`, `to_latex` or `to_html`
     "What writes a frame in a form"
-    writers = dict(markdown=to_markdown, md=to_markdown, latex=to_latex, html=to_html)
+    writers:dict[str, Callable[..., str]] = dict(markdown=to_markdown, md=to_markdown, latex=to_latex, html=to_html)
     return writers[check_choice('form', form, FORMS)]
 
 # %% ../../nbs/04_results/20_tables.ipynb #3f003f52
