@@ -226,7 +226,8 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
     if not rule: columns = None, None
     pairs = [same_images(f.q, f.g) for f in features]
     rows = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ('query', 'image')]
-    return SharedLabels(*pids, *columns, SameImages.of_pairs(*rows), rule)
+    of_q, of_g = columns
+    return SharedLabels(q.pid, g.pid, of_q, of_g, SameImages.of_pairs(*rows), rule)
 
 
 def scores_per_query(scores:Scores, # Of queries and gallery

@@ -318,9 +318,9 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
                         "this size")
     warn_of_equal_paths(q, g, cameras=False)
     rule = as_junk(junk)
-    sides = [without_labels(e) for e in (q, g)]
-    if rule: sides = [_with_everybody(e) for e in one_numbering(q, g, compared_labels(rule))]
-    index, score = rank(*sides, min(k, len(g)), junk=rule, scores=scores, chunk=chunk)
+    questions, gallery = without_labels(q), without_labels(g)
+    if rule: questions, gallery = (_with_everybody(e) for e in one_numbering(q, g, compared_labels(rule)))
+    index, score = rank(questions, gallery, min(k, len(g)), junk=rule, scores=scores, chunk=chunk)
     labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
     return Answer(RetrievalResult(index, score, q, labelled), threshold, seen_by({**q.meta, **g.meta}))
 

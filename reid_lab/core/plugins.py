@@ -87,7 +87,7 @@ class Registry(dict):
         if name not in self: self._add(name, record, _registering_module())
         return self[name]
 
-    def __ior__(self, others):
+    def __ior__(self, others): # type: ignore[misc] # `dict` has overloads, and this takes what they take
         module = _registering_module()
         for name, record in dict(others).items(): self._add(name, record, module)
         return self

@@ -9,7 +9,7 @@ __all__ = ['AUTO', 'NONE', 'Junk', 'junk_words', 'read_junk', 'as_junk', 'of_sam
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ..core.basics import warn_caller
 
@@ -180,4 +180,4 @@ def takes_same_camera(function:_Function, # With a parameter `junk`
         warn_caller(f"{name}: same_camera={old!r} is written junk={str(rule)!r} now; the old name goes with "
                     'the next release', DeprecationWarning)
         return function(*args, **kwargs, junk=rule)
-    return call
+    return cast(_Function, call)

@@ -163,7 +163,7 @@ class Scene(HasTraits):
     @property
     def distance(self) -> str: # `cosine` or `euclidean`
         "Of the embeddings, by which they are ranked while there are no scores"
-        return self._ranking['distance']
+        return str(self._ranking['distance'])
 
     def __repr__(self): return f"Scene({len(self.q)} queries, {len(self.g)} gallery images, {self.selection})"
 
