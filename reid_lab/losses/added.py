@@ -137,7 +137,8 @@ def _from_entry(name, entry):
     "An `AddedLoss` from an entry of a dict"
     parts = entry if isinstance(entry, tuple) else (entry,)
     if not 1 <= len(parts) <= 3:
-        raise ValueError(f"loss {name!r} is {entry!r}; give a function, (function, weight) or (function, weight, settings)")
+        raise ValueError(f"loss {name!r} is {entry!r}; "
+                         "give a function, (function, weight) or (function, weight, settings)")
     function = parts[0]
     weight = parts[1] if len(parts) > 1 else 1.
     settings = parts[2] if len(parts) > 2 else {}
