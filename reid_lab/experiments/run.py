@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from fastcore.basics import patch
 
@@ -376,7 +377,7 @@ class Run:
     seconds: float = 0.
     lock: AbstractContextManager | None = None  # of its folder, while it runs
     execution: Execution = Execution()
-    cells: list = field(default_factory=list)   # of each row: number of the notebook's cell that recorded it
+    cells: list = field(default_factory=list)   # of each row: the run of the notebook's cell that recorded it
     ending: RunEnd | None = None    # made by `finish`
 
     def log(self, **values) -> None: # Anything JSON can hold
@@ -436,18 +437,37 @@ def _shell():
     return sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
 
 
+class _CellRun(NamedTuple):
+    "A run of a notebook's cell"
+    number: int         # that the kernel gives it
+    cell: str           # its name where the editor tells it (JupyterLab does), else its source; empty: not known
+
+
+def _cell_run():
+    "The run of a cell that is going on, None in a program"
+    shell = _shell()
+    number = getattr(shell, 'execution_count', None)
+    if number is None: return None
+    message = shell.get_parent() if hasattr(shell, 'get_parent') else {}
+    named = message.get('metadata', {}).get('cellId', '')
+    sources = getattr(shell, 'user_ns', {}).get('In') or ['']
+    return _CellRun(number, named or sources[-1])
+
+
 def _known(row):
-    "What a row says beside what was measured"
+    "What a row says beside what was measured; `extra` may hold seconds"
     return {name: value for name, value in row.items() if name not in ('metrics', 'images_seen', 'extra')}
 
 
 @patch
-def _replace_row(self:Run, row, cell):
+def _replace_row(self:Run, row, by):
     "Put a row in the place of the one that an earlier run of its cell recorded -> whether there was one"
-    if cell is None: return False
-    for at, (old, by) in enumerate(zip(self.rows, self.cells)):
-        if by == cell or _known(old) != _known(row): continue
-        self.rows[at], self.cells[at] = row, cell
+    if by is None: return False
+    for at, (old, earlier) in enumerate(zip(self.rows, self.cells)):
+        if earlier.number == by.number or _known(old) != _known(row): continue
+        # a cell that was edited has another source, and most often the same parameters
+        if earlier.cell != by.cell and old['extra'] != row['extra']: continue
+        self.rows[at], self.cells[at] = row, by
         return True
     return False
 
@@ -481,13 +501,21 @@ def record(self:Run, metrics:dict, # Name to number
     try: json.dumps(row, allow_nan=False)
     except ValueError as e:
         raise ValueError(f"record: a parameter of {variant or dataset!r} is infinite: {extra}") from e
-    cell = getattr(_shell(), 'execution_count', None)
-    if not self._replace_row(row, cell):
+    by = _cell_run()
+    if not self._replace_row(row, by):
         self.rows.append(row)
-        self.cells.append(cell)
+        self.cells.append(by)
     self._write()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #8a77abf1
+def _given(folder, notebook, params):
+    "Parameters that differ from what the notebook in the run folder has; a folder of this machine is FOLDER"
+    try: defaults = notebook_parameters(folder/f'{Path(notebook).stem}.ipynb')
+    except (OSError, ValueError): return {}     # no notebook runs, or one without such a cell
+    given = {name: value for name, value in params.items() if defaults.get(name, value) != value}
+    return {name: value if shareable(value) == value else 'FOLDER' for name, value in given.items()}
+
+
 def _row_parameters(row):
     "What a row adds to the parameters of its run"
     own = {**row['extra'], **{name: row[name] for name in SETTING_FIELDS if name in row}}
@@ -511,7 +539,8 @@ def finish(self:Run, ending:Ending=Ending(), # What the experiment says of its e
     self.env = {**environment(), 'processes': self.env['processes']}
     self._write()   # the seconds until here
     record = dict(notebook=self.notebook, params=self.params, rows=self.rows, first_rows=_latest(self.first_rows),
-                  notes=list(dict.fromkeys(self.notes)), wall_s=self.seconds)
+                  notes=list(dict.fromkeys(self.notes)), wall_s=self.seconds,
+                  given=_given(self.folder, self.notebook, self.params))
     self.ending = run_end(record, ending, _figures_of(self.folder))
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: shareable(v) for k, v in self.params.items() if k != 'out_dir'}

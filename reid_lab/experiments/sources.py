@@ -11,6 +11,7 @@ import dis
 import hashlib
 import importlib.util
 import inspect
+import json
 import os
 import re
 import sys
@@ -311,10 +312,12 @@ def _behind_notebook(path, files, unfollowed):
 
 
 def _of_notebook(job):
-    "The code of a notebook: its text, the user's modules that its cells import, and the files that they run"
+    "The code of a notebook: its code cells, the user's modules that they import, and the files that they run"
     path, files, unfollowed = find_notebook(job), {}, []
     _behind_notebook(path, files, unfollowed)
-    return _job_code(path.stem, path.read_text(encoding='utf-8'), [], files, unfollowed)
+    source = json.dumps([(cell.source, cell.tags) for cell in code_cells(path)])   # outputs and words decide nothing
+    code = _job_code(path.stem, source, [], files, unfollowed)
+    return replace(code, source=_hash(path.read_text(encoding='utf-8')))    # as earlier versions have it
 
 
 def _files_of(named):

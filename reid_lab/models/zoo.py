@@ -391,7 +391,9 @@ def check_entry(name:str, # Key of `MODELS`
     taken = inspect.signature(info.make).parameters
     lacks = [k for k in info.needs if k not in taken]
     assert not lacks, f"{name} takes no argument {lacks}; its record says it needs {info.needs}"
-    model = create_model(name, size=size, **{k: NEEDS[k] for k in info.needs})
+    given = {k: NEEDS[k] for k in info.needs}
+    if 'weights' in taken: given['weights'] = NEEDS['weights']    # the network is looked at, not what it has learned
+    model = create_model(name, size=size, **given)
     check = check_control if not info.trains else check_image_model if info.reads == 'images' else check_model
     out = check(model) if contract else {}
     wrong = {k: (getattr(info, k), v) for k, v in observed_facts(model).items() if getattr(info, k) != v}

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TEST_OF_PLUMBING', 'PLUMBING', 'MOST', 'USUAL', 'EndRow', 'Ending', 'RunEnd', 'end_lines', 'end_markdown',
-           'run_markdown', 'rows_of', 'compared_rows', 'run_end']
+           'run_markdown', 'rows_of', 'compared_rows', 'next_run', 'run_end']
 
 # %% ../../nbs/04_results/60_endings.ipynb #80d4b17b
 import math
-import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -58,13 +58,17 @@ def _digits(metric, values):
     return 3
 
 
+def _signed(value):
+    "A difference with its sign; what rounds to nothing is +0.00"
+    return f'{value:+.2f}'.replace('-0.00', '+0.00')
+
+
 def _gain_text(row):
     "A difference, with its interval if it has one, or with what else differs"
     if not row.gain: return ''
-    mean, *limits = row.gain
-    text = f'{mean:+.2f}'.replace('-0.00', '+0.00')
-    if row.note: return f"{text} ({row.note.partition(':')[0]})"
-    return f'{text} [{limits[0]:+.2f}, {limits[1]:+.2f}]' if limits else text
+    mean, *limits = map(_signed, row.gain)
+    if row.note: return f"{mean} ({row.note.partition(':')[0]})"
+    return f"{mean} [{', '.join(limits)}]" if limits else mean
 
 
 @dataclass(frozen=True)
@@ -357,35 +361,77 @@ def _with_first(first_rows, rows, metrics):
     "Chance and the untrained start above the rows of what was searched with them"
     for row in reversed(first_rows):
         scores = {metric: row['metrics'][metric] for metric in metrics if row['metrics'].get(metric) is not None}
-        same = re.compile(re.escape(row['dataset']) + '(,|$)')
-        place = next((i for i, other in enumerate(rows) if same.match(other.searched)), None)
-        if place is not None: searched = rows[place].searched
-        else: searched = row['dataset'] if any(other.searched for other in rows) else ''
-        rows.insert(place or 0, EndRow(row['variant'], scores, searched=searched, compared=False))
+        place = _first_of(row['dataset'], rows)
+        searched = row['dataset'] if any(other.searched for other in rows) else ''
+        if place is None: place = 0     # nothing of this table was searched with it
+        else: searched = rows[place].searched
+        rows.insert(place, EndRow(row['variant'], scores, searched=searched, compared=False))
     return rows
+
+
+def _first_of(dataset, rows):
+    "Where the rows of a dataset begin, whose split and stage follow behind a comma; None if there are none"
+    for at, row in enumerate(rows):
+        if row.searched == dataset or row.searched.startswith(f'{dataset},'): return at
+    return None
 
 
 def _about(rows, end_rows, plumbing):
     "What was searched, over how many seeds, and what such scores say nothing of"
-    datasets = list(dict.fromkeys(row['dataset'] for row in rows))
-    n_seeds = len({row.get('seed', '') for row in rows})
-    searched = ', '.join(datasets[:3]) + (f' and {len(datasets) - 3} more' if len(datasets) > 3 else '')
-    seeds = '1 seed' if n_seeds == 1 else f'{n_seeds} seeds, mean ± standard deviation'
-    first = f'{searched}; {seeds}' if end_rows else searched     # an experiment's own rows are not over seeds
-    if plumbing: return (f'{first}.',)
-    base = next((row for row in end_rows if row.compared), None)
-    if any(row.gain for row in end_rows): first = f'{first}; gains are over {base.variant}, seed by seed'
-    world = [is_world_row(row) for row in rows]
-    if all(world): return f'{first}.', 'Scores of the rendered World say nothing of photographs.'
-    if any(world): return (f'{first}.',)
-    return f'{first}.', 'These are scores of photographs; other cameras, places and people were not searched.'
+    said = [_in_short([row['dataset'] for row in rows])]
+    if end_rows: said.append(_seeds_of(rows))     # an experiment's own rows are not over seeds
+    if any(row.gain for row in end_rows) and not plumbing:
+        base = next(row for row in end_rows if row.compared)
+        said.append(f'gains are over {base.variant}, seed by seed')
+    sentence = f"{'; '.join(said)}."
+    caution = '' if plumbing else _caution(rows)
+    return (sentence, caution) if caution else (sentence,)
 
 
-def _sentence(rows, metric, plumbing, experiment):
-    "What the run found; at preset smoke, what comes next"
-    if plumbing: return f'{PLUMBING}. Next: reid_lab run {experiment} -p preset=quick'
-    found = conclusions(map(recorded_row, rows), metric)
+def _in_short(names):
+    "Three names, and how many more there are"
+    names = list(dict.fromkeys(names))
+    shown = ', '.join(names[:3])
+    return f'{shown} and {len(names) - 3} more' if len(names) > 3 else shown
+
+
+def _seeds_of(rows):
+    "Over how many seeds the scores of a table are"
+    n = len({row.get('seed', '') for row in rows})
+    return '1 seed' if n == 1 else f'{n} seeds, mean ± standard deviation'
+
+
+def _caution(rows):
+    "What scores of a World, or of photographs, say nothing of; empty where there are both"
+    of_worlds = {is_world_row(row) for row in rows}
+    if of_worlds == {True}: return 'Scores of the rendered World say nothing of photographs.'
+    if of_worlds == {False}: return ('These are scores of photographs; other cameras, places and people were not '
+                                     'searched.')
+    return ''
+
+
+def next_run(record:dict, # `metrics.json`, with `given`: the parameters that somebody chose, name -> value
+    ) -> str: # For a shell
+    "The command that follows a test of plumbing: the same at preset=quick"
+    words = ['reid_lab', 'run', record['notebook'].removeprefix('run_'), '-p', 'preset=quick']
+    for name, value in record.get('given', {}).items():
+        text = ','.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        if name not in ('preset', 'out_dir'): words += ['-p', f'{name}={text}']
+    return shlex.join(words)
+
+
+def _sentence(record, metrics, plumbing, own):
+    "What the run found, in the experiment's own words if it has some; at preset smoke, what comes next"
+    if plumbing: return f'{PLUMBING}. Next: {next_run(record)}'
+    if own or not metrics: return own
+    found = conclusions(map(recorded_row, record['rows']), metrics[0])
     return found[1] if found else ''
+
+
+def _first_figures(wanted, written):
+    "The two figures to open first: those that the experiment names, then in the order of writing"
+    named = [f'{name}.png' for name in wanted if f'{name}.png' in written]
+    return tuple(f'figures/{name}' for name in list(dict.fromkeys([*named, *written]))[:2])
 
 
 def run_end(record:dict, # `metrics.json`
@@ -394,20 +440,18 @@ def run_end(record:dict, # `metrics.json`
     ) -> RunEnd:
     "The end of a run"
     rows = compared_rows(record['rows'], ending.base, ending.within)
-    plumbing, figures = ending.plumbing, list(figures)
+    plumbing = ending.plumbing
     if plumbing is None: plumbing = record['params'].get('preset') == 'smoke'
-    experiment = record['notebook'].removeprefix('run_')
-    metrics = _chosen_metrics(rows, ending.metrics)
-    if ending.rows: metrics = tuple(ending.metrics or ending.rows[0].scores)
-    end_rows = list(ending.rows) or (rows_of(rows, metrics) if metrics else [])
-    about = _about(rows, [] if ending.rows else end_rows, plumbing) if rows else ()
-    end_rows = _with_first(record.get('first_rows', ()), end_rows, metrics)
-    made = metrics and not ending.sentence or plumbing
-    sentence = _sentence(rows, metrics[0] if metrics else '', plumbing, experiment) if made else ending.sentence
+    if ending.rows:     # the experiment's own table, whose intervals are not over seeds
+        metrics = tuple(ending.metrics or ending.rows[0].scores)
+        shown, over_seeds = list(ending.rows), []
+    else:
+        metrics = _chosen_metrics(rows, ending.metrics)
+        shown = over_seeds = rows_of(rows, metrics) if metrics else []
+    about = _about(rows, over_seeds, plumbing) if rows else ()
+    shown = _with_first(record.get('first_rows', ()), shown, metrics)
     notes = [note for note in record.get('notes', ())
              if note != ending.sentence and not note.startswith(TEST_OF_PLUMBING)]
-    wanted = [f'{name}.png' for name in ending.figures if f'{name}.png' in figures]
-    first_two = list(dict.fromkeys([*wanted, *figures]))[:2]
-    return RunEnd(tuple(end_rows), metrics, about, sentence, notes=tuple(notes),
-                  figures=tuple(f'figures/{name}' for name in first_two), plumbing=bool(plumbing),
+    return RunEnd(tuple(shown), metrics, about, _sentence({**record, 'rows': rows}, metrics, plumbing, ending.sentence),
+                  notes=tuple(notes), figures=_first_figures(ending.figures, list(figures)), plumbing=bool(plumbing),
                   lower=ending.lower, seconds=record.get('wall_s', 0.))

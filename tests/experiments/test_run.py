@@ -194,6 +194,40 @@ def test_a_cell_that_is_run_again_replaces_its_rows(tmp_path, cell):
     assert json.loads((tmp_path/"r"/"metrics.json").read_text())["notes"] == ["one camera"]
 
 
+def test_two_cells_that_score_one_variant_with_other_parameters_are_two_rows(tmp_path, monkeypatch):
+    "`extra` may hold seconds, so that a cell is known by its name in the editor, or by its source"
+    shell = SimpleNamespace(execution_count=0, user_ns=dict(In=[""]), cell_id="")
+    shell.get_parent = lambda: dict(metadata=dict(cellId=shell.cell_id) if shell.cell_id else {})
+    monkeypatch.setattr(runs, "_shell", lambda: shell)
+    run = start_run("run_demo", dict(preset="quick", seed=0), tmp_path/"r", results=tmp_path/"runs.csv")
+
+    def run_cell(source, mAP, cell_id="", **extra):
+        shell.execution_count += 1
+        shell.user_ns["In"].append(source)
+        shell.cell_id = cell_id
+        run.record(dict(mAP=mAP), dataset="world", variant="a", **extra)
+        return [row["metrics"]["mAP"] for row in run.rows]
+    assert run_cell("first", 40., k=1) == [40]
+    assert run_cell("second", 50., k=2) == [40, 50]         # another cell, other parameters
+    assert run_cell("first", 41., k=1) == [41, 50]
+    assert run_cell("second", 51., k=2, train_s=3.) == [41, 51]     # the same cell took other seconds
+    assert run_cell("first, edited", 42., k=1) == [42, 51]
+    assert run_cell("third", 60., "x", k=3) == [42, 51, 60]
+    assert run_cell("third, edited", 61., "x", k=4) == [42, 51, 61]     # JupyterLab says which cell it is
+
+
+def test_the_next_command_keeps_what_was_chosen(tmp_path):
+    from helpers.notebooks import notebook
+    folder = tmp_path/"r"
+    given = dict(preset="smoke", seed=0, model="bot_r50", data_root=str(tmp_path), out_dir=str(folder))
+    run = start_run("run_demo", given, folder, results=tmp_path/"runs.csv")
+    cell = "preset = 'quick'\nseed = 0\nmodel = ''\ndata_root = ''\nout_dir = ''"
+    notebook(folder/"run_demo.ipynb", parameters=cell)
+    run.record(dict(mAP=40.), dataset="world", variant="a")
+    run.finish()
+    assert run.ending.sentence.endswith("Next: reid_lab run demo -p preset=quick -p model=bot_r50 -p data_root=FOLDER")
+
+
 def test_rows_of_a_program_are_never_replaced(tmp_path):
     run = start_run("run_demo", {}, tmp_path/"r", results=tmp_path/"runs.csv")
     for mAP in (40., 50.): run.record(dict(mAP=mAP), dataset="world")

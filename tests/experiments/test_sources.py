@@ -232,3 +232,17 @@ def test_named_modules_count_though_the_job_does_not_import_them(write, tmp_path
 def test_a_parameter_of_the_job_that_is_called_code_is_its_own(tmp_path):
     def job(code, seed=0): return dict(mAP=float(code))
     assert sweep(job, [{}], n_jobs=1, folder=tmp_path, code=3).mAP.tolist() == [3.]
+
+
+def test_of_a_notebook_its_code_cells_count(tmp_path):
+    import json
+
+    def key(source="x = 1", words="# Words", **more):
+        cells = [dict(cell_type="markdown", metadata={}, source=words),
+                 dict(dict(cell_type="code", metadata={}, source=source, outputs=[], execution_count=None), **more)]
+        (tmp_path/"n.ipynb").write_text(json.dumps(dict(cells=cells, metadata={}, nbformat=4, nbformat_minor=5)))
+        return job_code(tmp_path/"n.ipynb").key
+    first = key()
+    assert first == key(outputs=[dict(output_type="stream", name="stdout", text="1")], execution_count=3)
+    assert first == key(words="# Other words") and first == key(source=["x = ", "1"])
+    assert first != key("x = 2") and first != key(metadata=dict(tags=["parameters"]))

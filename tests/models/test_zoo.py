@@ -282,3 +282,15 @@ def test_no_normalisation_layer_is_an_error(tiny):
     for name, m in list(model.named_modules()):
         if isinstance(m, nn.GroupNorm): model.set_submodule(name, nn.Identity())
     with pytest.raises(AssertionError, match="no scale or shift"): check_image_model(model)
+
+
+def test_an_entry_is_checked_from_random_numbers(monkeypatch):
+    "The shipped weights of a model are neither needed nor read to look at its network"
+    from reid_lab.models import zoo
+    given, create = {}, zoo.create_model
+    def noted(name, **arguments):
+        given.update(arguments)
+        return create(name, **arguments)
+    monkeypatch.setattr(zoo, "create_model", noted)
+    zoo.check_entry("bot_tiny", contract=False)
+    assert given["weights"] == "none"

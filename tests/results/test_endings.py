@@ -138,3 +138,10 @@ def test_within_compares_what_shares_a_recorded_value():
     assert found[0]["stage"] == "zeroshot", "rows stay as they were recorded"
     with pytest.raises(ValueError, match="within='trian_on' is not known"):
         run_end(record(found), Ending(within="trian_on"))
+
+
+@pytest.mark.parametrize("gain, text", [((-.001, -.004, .004), "+0.00 [+0.00, +0.00]"), ((-.001,), "+0.00"),
+                                        ((-.2, -.31, -.001), "-0.20 [-0.31, +0.00]")])
+def test_no_difference_is_minus_nothing(gain, text):
+    rows = (EndRow("a", dict(mAP=40.)), EndRow("b", dict(mAP=40.), gain=gain))
+    assert text in end_lines(RunEnd(rows, ("mAP",)))[-1]
