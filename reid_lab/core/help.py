@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import FunctionType, ModuleType
 
 # %% ../../nbs/00_core/17_help.ipynb #c2a080d4
@@ -102,8 +102,10 @@ class _Modules(MetaPathFinder):
         ) -> ModuleSpec | None: # None: not of this package, or not there
         "How a module is loaded"
         if not fullname.startswith(self.prefix): return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec and type(spec.loader) is SourceFileLoader:
+        others = [finder for finder in sys.meta_path if not isinstance(finder, _Modules)]
+        specs = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, 'find_spec'))
+        spec = next(filter(None, specs), None)
+        if spec and type(spec.loader) is SourceFileLoader:     # other loaders have their reasons
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
         return spec
 

@@ -82,7 +82,7 @@ class Registry(dict):
         module = _registering_module()
         for name, record in dict(*others, **more).items(): self._add(name, record, module)
 
-    def setdefault(self, name, record=None): # As of a dict
+    def setdefault(self, name:str, record:Any=None) -> Any: # As of a dict
         "The record of a name, which is added where there is none"
         if name not in self: self._add(name, record, _registering_module())
         return self[name]

@@ -106,6 +106,13 @@ def _repository_version(root, files):
     return f"{root.name} {commit}{'+' if untracked else ''}"
 
 
+def _file_version(file):
+    "Name of a file with the checksum of its code"
+    try: text = file.read_text(encoding='utf-8', errors='replace')
+    except OSError: return f'{file.name} (removed since it was imported)'
+    return f'{file.name} #{code_sum(text)}'
+
+
 def own_version(files:Iterable[Path | str] | None=None, # Python files; None: the user's modules in this process
     ) -> str: # Such as `mylab 1a2b3c4d5e+, helper.py #8ff01234`; empty where there are none
     "The version of the user's code: commits of its repositories, and checksums of files that are in none"
@@ -117,8 +124,7 @@ def own_version(files:Iterable[Path | str] | None=None, # Python files; None: th
     for root, inside in of_root.items():
         if root and root == package: continue      # the commit of the row says it
         version = _repository_version(root, inside) if root else ''
-        sums = [f"{file.name} #{code_sum(file.read_text(encoding='utf-8', errors='replace'))}" for file in inside]
-        found += [version] if version else sums
+        found += [version] if version else [_file_version(file) for file in inside]
     return ', '.join(found)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, project_root
-from ..core.files import locked
+from ..core.files import atomic_path, locked
 from ..core.plugins import OwnModule, load_modules, own_modules
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
@@ -316,7 +316,7 @@ def _warn_unfollowed(code):
         'if such a module changes, give fresh=True (--fresh)', file=sys.stderr)
 
 
-_CODE = '.code' # In a sweep folder: key of each code that ran there -> checksums of the job and of its modules
+_CODE = 'code.sums' # In a sweep folder: key of each code that ran there -> checksums of the job and of its modules
 
 
 def _changed_pieces(there, code):
@@ -338,7 +338,8 @@ def _report_changed(folder, points, paths, code, more):
             f'sweep {code.name}: {_changed_pieces(sums, code)} changed since {n} outcome(s) were made, which stay in '
             f'{folder.name}; they are made anew', file=sys.stderr)
         break
-    if code.key not in known: write_json(folder/_CODE, {**known, code.key: code.sums})
+    if code.key in known: return
+    with atomic_path(folder/_CODE) as tmp: tmp.write_text(json.dumps({**known, code.key: code.sums}), encoding='utf-8')
 
 
 def _warn_of_earlier(folder, points, paths, code, more):

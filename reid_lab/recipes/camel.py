@@ -294,9 +294,9 @@ def _rate_factor(config, plan):
 
 def _refresh_view(config, plan):
     "(batch, its number) -> the batch on which BatchNorm statistics are estimated"
-    tasks = getattr(plan.strategy, 'tasks', None)
+    tasks, seed = getattr(plan.strategy, 'tasks', None), plan.seed
     if not tasks or config.settings.refresh != 'stylised': return lambda batch, i: batch
-    return lambda batch, i: tasks[i % len(tasks)](batch, stream(plan.seed, 'refresh', i))
+    return lambda batch, i: tasks[i % len(tasks)](batch, stream(seed, 'refresh', i))
 
 
 _SINGLE = ('table', 'steps', 'lr', 'strategy', 'callbacks', 'seed', 'folder', 'after', 'finetuning', 'shape',

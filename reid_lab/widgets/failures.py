@@ -244,6 +244,7 @@ def content(self:FailureBrowser, query:int | None) -> dict:
         return dict(label=f'{label}: nothing was measured', message=self.trouble, marks={})
     summary = f'{int(self.frame.failed.sum())} of {len(self.frame)} queries fail'
     if self.lost: summary = f'{summary}; {self.lost}'
+    if self.scene.why_none: summary = f'{summary}; {self.scene.why_none}: none is left out'
     content = dict(summary=summary, marks=self._marks())
     if query is None: return content | dict(label=f'Failures: {summary}, no query selected')
     if query not in self._place:
@@ -252,6 +253,7 @@ def content(self:FailureBrowser, query:int | None) -> dict:
     one = self.one(query)
     holding = ', '.join(reason['name'] for reason in one['reasons'] if reason['holds']) or 'none'
     label = f"Failures: query {query}, first right image at rank {one['first']}, reasons: {holding}"
+    if self.scene.why_none: label = f'{label}; {self.scene.why_none}'
     return content | dict(label=label, one=one)
 
 

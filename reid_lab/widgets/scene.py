@@ -120,7 +120,8 @@ class Scene(HasTraits):
         self._followers = []    # weak references to methods
         check_pair(q, g, None)
         numbered = one_numbering(q, g, compared_labels(junk))
-        self.junk = apply_junk(junk, *numbered).rule    # once, and not of each part of the queries
+        left_out = apply_junk(junk, *numbered)      # once, and not of each part of the queries
+        self.junk, self.why_none = left_out.rule, left_out.why  # the second: why a default leaves nothing out
         self._ranking = dict(junk=self.junk, distance=distance)
         self._own = self.ranker = Ranker(q, g, **self._ranking)
         cams = []

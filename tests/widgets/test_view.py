@@ -16,8 +16,8 @@ from reid_lab.widgets.view import Board, View, mime_bundle
 
 UNRANKED = {"search", "words"}   # they say the same whatever ranks the scene: a calibrated threshold, a list of words
 ONE = "seen only by their own camera|single camera"
-SAID = {"one camera": dict(failures=ONE, cameras=ONE, pairs=ONE),
-        "one of each": dict(failures=ONE, cameras=ONE, pairs=ONE),
+SAID = {"one camera": dict(failures="all images are of one camera", cameras=ONE, pairs=ONE),
+        "one of each": dict(failures="nobody but the queries' own persons", cameras=ONE, pairs=ONE),
         "one identity": dict(failures="nobody but the queries' own persons", cameras="AP 1.00 → 1.00"),
         "unknown identities": dict(list="identity unknown", failures="pid -1", cameras="mAP is not defined",
                                    attention="id unknown", map="query 3, 10 neighbours$"),
