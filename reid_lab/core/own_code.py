@@ -31,10 +31,17 @@ def is_own(path:Path | str, # Of a module's file
     return not any(path.is_relative_to(folder.resolve()) for folder in others)
 
 
+def _python_file(name, module):
+    "The file that a module was read from, or None; `torch.classes` and `torch.ops` name files that are nowhere"
+    file = Path(getattr(module, '__file__', None) or '')
+    is_read = file.is_absolute() or name == '__main__'     # a profiler names its program as it was typed
+    return file if file.suffix == '.py' and is_read and file.is_file() else None
+
+
 def own_files() -> dict: # Name -> file
     "The user's modules that this process has imported, its program among them"
-    files = {name: getattr(module, '__file__', None) for name, module in list(sys.modules.items())}
-    return {name: Path(file) for name, file in files.items() if file and file.endswith('.py') and is_own(file)}
+    files = {name: _python_file(name, module) for name, module in list(sys.modules.items())}
+    return {name: file for name, file in files.items() if file and is_own(file)}
 
 # %% ../../nbs/00_core/80_own_code.ipynb #60588317
 def without_comments(text:str, # Of a Python file
