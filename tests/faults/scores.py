@@ -9,7 +9,7 @@ from reid_lab.retrieval.cameras import CameraStats, camera_nmi
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, msd, retrieval_metrics
 from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve
-from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
+from reid_lab.retrieval.rerank import jaccard_distances, jaccard_pairs, rerank_itm, rerank_k_reciprocal
 from reid_lab.retrieval.scores import MatrixScores
 from reid_lab.tta.base import NoAdapt, adapt_embeddings
 from reid_lab.tta.camera_norm import CameraNorm
@@ -149,6 +149,15 @@ FAULTS = [
     bad("k-reciprocal: other dimensions", "q has 9 dimensions", lambda tmp: rerank_k_reciprocal(WIDE, G),
         "q has 9 dimensions and g has 4"),
     bad("k-reciprocal: no neighbours", "k1=0", lambda tmp: rerank_k_reciprocal(Q, G, k1=0), "k1=0", "k1 >= 1"),
+    bad("distances within a set: no neighbours", "k1=0", lambda tmp: jaccard_distances(G, k1=0), "k1=0", "k1=1"),
+    bad("distances within a set: a form", "form='spcl'", lambda tmp: jaccard_distances(G, form="spcl"), "form='spcl'",
+        "'cluster_contrast'"),
+    bad("distances within a set: a tensor", "e is a tensor", lambda tmp: jaccard_distances(G.emb), "e is Tensor",
+        "wrap features", error=TypeError),
+    bad("distances within a set: collapsed", "all features are equal",
+        lambda tmp: jaccard_distances(_with(G, emb=np.ones((12, 4)))), "all 12 features are equal", "collapsed model?"),
+    bad("near pairs: all of them", "within=1", lambda tmp: jaccard_pairs(G, 1), "within=1", "jaccard_distances"),
+    bad("near pairs: a percentage", "within=60", lambda tmp: jaccard_pairs(G, 60), "within=60", "between 0 and 1"),
     bad("adaptation: a class", "CameraNorm without brackets", lambda tmp: adapt_embeddings(CameraNorm, Q, G),
         "the class CameraNorm", "CameraNorm()", error=TypeError),
     bad("adaptation: an array", "q is an array", lambda tmp: adapt_embeddings(NoAdapt(), Q.numpy(), G),

@@ -155,6 +155,8 @@ ROWS = {
         "DART3, mean over unseen cameras": OF_DART3 + "test_weighted_mean_vector",
         "DART3, from camera to camera": OF_DART3 + "test_cameras_start_anew_unless_continual",
         "DART3, cameras of MSMT17-5": PAPER + "test_dart3",
+        "k-reciprocal distances within a set":
+            "retrieval/test_cameras.py::test_clusters_of_jaccard_distances",
         "DART3, clusters of the NMI": OF_DART3 + "test_camera_nmi_sees_a_shift"},
     "Adaptation": {
         "Norm, statistics": CAMERA_NORM + "test_first_queries_of_each_camera_count",

@@ -2,11 +2,19 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import rank
-from reid_lab.retrieval.rerank import MatchBatches, rerank_itm, rerank_k_reciprocal
+from reid_lab.retrieval.rerank import (
+    MatchBatches,
+    NearPairs,
+    jaccard_distances,
+    jaccard_pairs,
+    rerank_itm,
+    rerank_k_reciprocal,
+)
 from reid_lab.retrieval.scores import EmbeddingScores, MatrixScores
 
 
@@ -127,3 +135,102 @@ def test_itm_takes_single_settings_of_the_last_release(people):
     assert caught[0].filename == __file__ and torch.equal(old, matched(batches=MatchBatches(4, 2)))
     for wrong in (dict(pairs=0), dict(queries=0)):
         with pytest.raises(ValueError, match="whole number of at least 1"): MatchBatches(**wrong)
+
+
+# --- distances within one set -----------------------------------------------------------------------------------------
+
+def plain_jaccard(x, k1, k2, form):
+    "Distances within one set, image by image"
+    n = len(x)
+    D = ((x[:, None] - x[None])**2).sum(2)
+    lists = []
+    for i in range(n):
+        others = [j for j in np.argsort(D[i], kind="stable") if j != i]
+        lists.append([i, *others])
+    if form == "cluster_contrast": lists = [a[:k1] for a in lists]
+    else: D = D/np.maximum(D.max(1, keepdims=True), 1e-300)
+
+    def reciprocal(i, k): return {j for j in lists[i][:k + 1] if i in lists[j][:k + 1]}
+
+    V = np.zeros((n, n))
+    for i in range(n):
+        own = reciprocal(i, k1)
+        members = set(own)
+        for c in own:
+            further = reciprocal(c, round(k1/2))
+            if len(further & own) > 2/3*len(further): members |= further
+        members = sorted(members)
+        weight = np.exp(-D[i, members])
+        V[i, members] = weight/weight.sum()
+    if k2 > 1: V = np.stack([V[lists[i][:k2]].mean(0) for i in range(n)])
+    out = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            shared = np.minimum(V[i], V[j]).sum()
+            if i != j: out[i, j] = 1 - shared/(2 - shared)
+    return out
+
+
+def a_set(n, seed, dtype="float64"):
+    rng = np.random.default_rng(seed)
+    pid = rng.integers(0, max(1, n//5), n)
+    x = rng.normal(size=(n, 6))[pid] + .8*rng.normal(size=(n, 6))
+    return Embeddings(x.astype(dtype), pid, np.arange(n) % 3)
+
+
+@pytest.mark.parametrize("form", ["reranking", "cluster_contrast"])
+@pytest.mark.parametrize("k1, k2", [(20, 6), (30, 6), (7, 1), (5, 3), (2, 9), (1, 1)])
+def test_distances_within_a_set_are_those_of_a_loop(form, k1, k2):
+    for n in (2, 3, 17, 60):
+        e = a_set(n, n)
+        want = plain_jaccard(e.unit().numpy(), k1, k2, form)
+        assert jaccard_distances(e, k1, k2, form) == pytest.approx(want, abs=1e-6), n
+    assert jaccard_distances(e[:1], k1, k2, form).tolist() == [[0]]
+    single = e.with_emb(e.emb.float())
+    assert jaccard_distances(single, k1, k2, form) == pytest.approx(want, abs=1e-5)
+
+
+def test_both_forms_of_the_distances_within_a_set():
+    "The list of cluster contrast is one image shorter, and its distances are not divided by the maximum of the row"
+    e = a_set(60, 4)
+    reranking, contrast = (jaccard_distances(e, 20, 6, form=form) for form in ("reranking", "cluster_contrast"))
+    assert abs(reranking - contrast).max() > .02
+    with_itself = -rerank_k_reciprocal(e, e, 20, 6, lam=0.).block(0, 60).numpy()
+    np.fill_diagonal(with_itself, 0)
+    assert reranking == pytest.approx(with_itself, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(2, 40), k1=st.integers(1, 45), k2=st.integers(1, 10), seed=st.integers(0, 999),
+       form=st.sampled_from(["reranking", "cluster_contrast"]), within=st.floats(0, .99))
+def test_what_holds_for_all_distances_within_a_set(n, k1, k2, seed, form, within):
+    e = a_set(n, seed)
+    d = jaccard_distances(e, k1, k2, form)
+    assert d.dtype == np.float32 and d.shape == (n, n)
+    assert (d == d.T).all() and (d.diagonal() == 0).all() and d.min() >= 0 and d.max() <= 1
+    assert jaccard_distances(e, k1, k2, form, chunk=3) == pytest.approx(d, abs=1e-6)
+    near = jaccard_pairs(e, within, k1, k2, form)
+    kept = near.distances.toarray() != 0
+    assert isinstance(near, NearPairs) and len(near) == n and near.within == within
+    assert (near.distances.toarray()[kept] == d[kept]).all() and near.distances.nnz == (d <= within).sum()
+    order = np.random.default_rng(seed).permutation(n)
+    assert jaccard_distances(e[order], k1, k2, form) == pytest.approx(d[order][:, order], abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["reranking", "cluster_contrast"])
+def test_copies_within_a_set_are_images_of_their_own(form):
+    e = a_set(30, 1)
+    copies = e[np.r_[np.zeros(40, int), np.arange(30)]]       # more copies than a list is long
+    d = jaccard_distances(copies, 20, 6, form)
+    assert np.isfinite(d).all() and (d == d.T).all() and (d.diagonal() == 0).all()
+    assert d[:41, :41].max() < .5
+    two = jaccard_distances(e[np.r_[np.arange(30), 4]], 8, 3, form)
+    assert two[4, 30] == two[4][np.arange(31) != 4].min() and two[4, 30] < .35
+
+
+@pytest.mark.parametrize("scale, dtype", [(1e-25, "float32"), (1e25, "float32"), (1e200, "float64")])
+def test_distances_within_a_set_at_any_scale(scale, dtype):
+    e = a_set(50, 2, dtype)
+    for form in ("reranking", "cluster_contrast"):
+        far = jaccard_distances(e.with_emb(e.emb*scale), 10, 3, form)
+        assert far == pytest.approx(jaccard_distances(e, 10, 3, form), abs=1e-4)
