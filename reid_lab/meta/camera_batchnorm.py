@@ -8,7 +8,7 @@ __all__ = ['STATISTICS', 'Moments', 'camera_moments', 'pooled_moments', 'camera_
            'with_camera_batchnorm']
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #9dbaece0
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -267,6 +267,15 @@ class CBNStep(Plain):
     def __init__(self, strategy:Plain | None=None, # Default: `Plain`
         ):
         self.inner = strategy or Plain()
+
+    @property
+    def forward(self) -> Callable | None:   # type: ignore[override]
+        "That of the strategy, if it has one"
+        return getattr(self.inner, 'forward', None)
+    @property
+    def before_epoch(self) -> Callable:
+        "That of the strategy"
+        return getattr(self.inner, 'before_epoch', super().before_epoch)
 
     def before_fit(self, learn:Learner) -> None:
         "Refuse statistics of `learn` that those of cameras would replace"

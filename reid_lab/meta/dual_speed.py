@@ -281,7 +281,7 @@ class ReleasedDualSpeed(TaskCycle):
         if epoch != self.at_epoch: self.new_epoch(params, epoch)
         if self.meta_epochs is None or epoch < self.meta_epochs: out = self._tasks(learn, batch, params, epoch)
         else: out = self._ordinary(learn, batch, params, epoch, number)
-        learn.sched.step()
+        learn.step_schedule()
         return out
 
     def state_dict(self) -> dict:

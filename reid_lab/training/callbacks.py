@@ -90,6 +90,7 @@ def refresh_batchnorm(model:nn.Module, # Changed in place
     n:int=20, # Batches
     device:str | torch.device='cpu', # Device of `model`
     view:Callable[[dict, int], dict] | None=None, # Batch and its number -> batch, for images that training changes
+    forward:Callable[[dict], object] | None=None, # See `Learner.own_forward`; default: that of the model
     ) -> None:
     "Estimate BatchNorm statistics from `n` batches, by `model.forward_norms` if there is one; none without BatchNorm"
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
@@ -99,7 +100,7 @@ def refresh_batchnorm(model:nn.Module, # Changed in place
         norm.reset_running_stats()
         norm.momentum = None # the plain mean over the batches
     model.train()
-    forward = _forward_of_norms(model)
+    forward = forward or _forward_of_norms(model)
     state = torch.get_rng_state() # the training's own draws go on as if nothing had been estimated
     for i, batch in zip(range(n), loader.epoch(0, 0)):
         if view: batch = view(batch, i)
@@ -130,7 +131,7 @@ class Average(Callback):
         "Install the average in `learn.net`"
         for k, p in learn.net.named_parameters():
             if k in self.mean: p.copy_(self.mean[k])
-        if self.mean: refresh_batchnorm(learn.net, learn.loader, device=learn.device)
+        if self.mean: refresh_batchnorm(learn.net, learn.loader, device=learn.device, forward=learn.own_forward)
     def state_dict(self) -> dict: return dict(n=self.n, mean=self.mean)
     def load_state_dict(self, state:dict) -> None:
         "Continue with the mean in `state`"

@@ -41,7 +41,7 @@ def _settings(learn):
     names = dict.fromkeys(name for group in groups for name in group if name not in ('params', 'lr'))
     of_optimiser = {name: [group.get(name) for group in groups] for name in names}
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip,
-                batches=len(learn.loader),
+                batches=len(learn.first_loader),
                 precision=learn.acc.mixed_precision, accumulate=learn.accumulate, **of_optimiser)
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #3ec7cf37
@@ -69,7 +69,7 @@ def _set_rng(states, learn):
 STATE_FILES = ('model.safetensors', 'state.pt') # of a state, beside the checksums
 
 
-_COUNTS = ('epoch', 'number', 'step', 'images', 'seconds', 'wait') # of a `Learner`
+_COUNTS = ('epoch', 'number', 'step', 'images', 'seconds', 'wait', 'length') # of a `Learner`
 
 
 def _state_of(learn, rngs):

@@ -88,6 +88,7 @@ class _Job:
     execution: Execution
     learner: dict           # further arguments of `Learner`
     settings: dict | None = None    # what is compared when a folder is used again
+    epochs: int | None = None       # whole ones; `steps` is then what they are expected to have
 
     @property
     def stateful(self): # -> list, with None in the place of the usual strategy
@@ -148,8 +149,10 @@ def _run_to_the_end(job, log, checkpoint):
     with tuned(job.model, **{name: True for name in _TUNED if name in job.execution.switches}):
         learn = _learner(job, log, checkpoint)
         if checkpoint: checkpoint.resume(learn)
-        learn.fit(steps=job.steps)
-        if ends.refresh: refresh_batchnorm(learn.net, learn.loader, device=learn.device, view=ends.view)
+        if job.epochs is None: learn.fit(steps=job.steps)
+        else: learn.fit(epochs=job.epochs)
+        if ends.refresh: refresh_batchnorm(learn.net, learn.loader, device=learn.device, view=ends.view,
+                                           forward=learn.own_forward)
         learn.unwrap()
     if hasattr(learn.loader, 'close'): learn.loader.close()
     return learn
@@ -161,7 +164,7 @@ def _train(job):
         if job.folder: _claim_folder(job)
         log = _log(job)
         learn = _run_to_the_end(job, log, _checkpoint(job))
-        table = getattr(learn.loader, 'table', None)
+        table = getattr(job.loader, 'table', None)
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, job.key or {},
                        getattr(table, 'name', '') or '')
         with main_first() as first:
@@ -205,10 +208,11 @@ def refuse_ema(execution:Execution, # Of the run
 @gathered(records=Records, ends=Ends)
 def fit(model:nn.Module, # Trained in place
     loader:Loader, # Batches
-    steps:int, # Batches in all
+    steps:int | None=None, # Batches in all
     folder:Path | str | None=None, # A trained folder: resumed if it holds a state of the same training
     key:dict | None=None, # From `training_key`; needed with a folder
-    *, strategy:Plain | None=None, # See `Learner`
+    *, epochs:int | None=None, # Or passes over the loader, which may differ in length
+    strategy:Plain | None=None, # See `Learner`
     callbacks:Iterable[Callback]=(), # Beside log and checkpoint
     quiet:bool | None=None, # No progress lines
     records:Records=Records(), # What is written on the way
@@ -218,6 +222,8 @@ def fit(model:nn.Module, # Trained in place
     ) -> Trained:
     "Train in a folder, or go on where a training of the same key stopped"
     check_record('execution', execution, Execution)
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"steps={steps}, epochs={epochs}: give either steps or epochs")
     if folder and key is None: raise ValueError(f"folder={str(folder)!r} needs a key, see training_key")
     in_key = execution.speed if key is None else key.get('speed', '')
     if in_key != execution.speed:
@@ -226,8 +232,9 @@ def fit(model:nn.Module, # Trained in place
             "hand the same execution to training_key and fit")
     callbacks = list(callbacks)
     check_switches(execution.switches, model, strategy, callbacks, learner.get('device', 'auto'))
+    if epochs is not None: steps = epochs*len(loader)
     job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,
-               records, ends, execution, learner)
+               records, ends, execution, learner, epochs=epochs)
     if folder:
         settings = training_settings(model, loader, strategy, callbacks, learner, view=ends.view,
                                      refresh=ends.refresh)

@@ -7,18 +7,32 @@ __all__ = ['Loader', 'param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plai
            'rank_seed', 'batch_parts']
 
 # %% ../../nbs/08_training/15_learner.ipynb #a4130dd2
+import random
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 from fastcore.basics import patch
 from torch import nn
 
 from ..core.basics import check_choice, pick_device, sensible_threads, stream
-from ..core.distributed import from_main, mean_gradients, mean_statistics, means, processes, sync_batchnorm
+from reid_lab.core.distributed import (
+    from_all,
+    from_main,
+    mean_gradients,
+    mean_statistics,
+    means,
+    processes,
+    sync_batchnorm,
+)
 from ..data.loaders import explained_workers
 from ..losses.basics import terms
+from .schedules import ByEpoch
 
 # %% ../../nbs/08_training/15_learner.ipynb #73608fac
 if TYPE_CHECKING:   # loading it takes a second
@@ -70,6 +84,8 @@ class Callback:
     "Override any of the events; state that must survive a restart belongs in `state_dict`"
     only_watches = False # True: it reaches no weights, and may be exchanged between parts of a training
     def before_fit(self, learn:'Learner') -> None: "Once, before the first step of this call of `learn.fit`"
+    def before_epoch(self, learn:'Learner') -> None:
+        "Before each pass, and again where one goes on in its middle (`learn.number > 0`); may set `learn.loader`"
     def after_step(self, learn:'Learner') -> None: "After each training step; its losses are in `learn.logs`"
     def after_all(self,
                   learn:'Learner') -> None: "After all callbacks have seen a step: what `Checkpoint` saves"
@@ -84,10 +100,13 @@ class Callback:
 # %% ../../nbs/08_training/15_learner.ipynb #05663a2a
 class Plain:
     "One gradient step per batch"
+    forward:Callable[['Learner', dict], dict] | None = None # A method of those with losses of their own
     def before_fit(self, learn:'Learner') -> None: "Nothing to prepare in `learn`"
+    def before_epoch(self, learn:'Learner') -> None: "As that of a `Callback`, and before those"
     def step(self, learn:'Learner', batch:dict) -> dict:
-        "The model's outputs after one update of `learn` with `batch`"
-        return learn.update(batch)
+        "The outputs after one update of `learn` with `batch`"
+        if self.forward is None: return learn.update(batch)
+        return learn.update(batch, forward=partial(self.forward, learn))
     def finish(self, learn:'Learner') -> None: "Keep the weights of `learn`"
     def averaged(self, learn:'Learner') -> dict | None:
         "The state of `learn.net` to evaluate, or None for the weights being trained"
@@ -130,7 +149,7 @@ class Learner:
         lr:float=1e-3, # Base learning rate
         weight_decay:float=.01, # See `param_groups`
         new_mult:float=1., # See `param_groups`
-        schedule:Callable[[int], float] | None=None, # Optimiser step -> learning-rate factor
+        schedule:Callable[[int], float] | ByEpoch | None=None, # Optimiser step -> learning-rate factor, or `ByEpoch`
         clip:float | None=None, # Largest gradient norm
         device:str='auto', # `auto`, `cpu`, `cuda`, `mps`
         precision:str='no', # `no`, `bf16`, `fp16`; the weights are float32 in each
@@ -146,15 +165,19 @@ class Learner:
         if self.device == 'cpu': torch.set_num_threads(sensible_threads())
         self.rank, self.world = processes()
         self.acc = accelerator(self.device, precision)
-        self.loader = _share(loader)
+        self.first_loader = self._loader = _share(loader)
         self.strategy, self.cbs = strategy or Plain(), list(callbacks)
         optimiser = opt(model) if opt else _adamw(param_groups(model, lr, weight_decay, new_mult))
         from_main(model.to(self.device))
         if batchnorm == 'sync' and self.world > 1: sync_batchnorm(model)
         self.model = self.acc.prepare_model(model, evaluation_mode=True)
         self.opt = self.acc.prepare(optimiser)
-        self.sched = torch.optim.lr_scheduler.LambdaLR(self.opt.optimizer, schedule or _constant)
-        self.epoch = self.number = self.step = self.images = 0
+        self.by_epoch = isinstance(schedule, ByEpoch)
+        factor = schedule.factor if self.by_epoch else schedule
+        self.sched = torch.optim.lr_scheduler.LambdaLR(self.opt.optimizer, factor or _constant)
+        self.epoch = self.number = self.step = self.images = self.n_steps = 0
+        self.n_epochs:int | None = None
+        self.length:int | None = None   # batches of the open epoch, where `before_epoch` set its loader
         self.seconds = self.wait = 0.
         self.logs = {}
         self.stop = self._began = False
@@ -164,6 +187,23 @@ class Learner:
     def net(self) -> nn.Module:
         "The bare model, without wrappers"
         return self.acc.unwrap_model(self.model)
+
+    @property
+    def loader(self) -> Loader:
+        "What is read now; another one, for all processes together, is set in `before_epoch`"
+        return self._loader
+
+    @loader.setter
+    def loader(self, loader):
+        if loader is self._loader: return
+        old, self._loader = self._loader, _share(_checked_loader(loader))
+        if hasattr(old, 'close'): old.close()
+
+    @property
+    def own_forward(self) -> Callable[[dict], dict] | None: # Batch -> outputs
+        "The forward of a strategy that has one, in the precision of the training"
+        forward = getattr(self.strategy, 'forward', None)
+        return None if forward is None else self.acc.autocast()(partial(forward, self))
 
     def unwrap(self) -> nn.Module: # The model that was given
         "The model without the wrapper of 16-bit arithmetic, which is in its place until then: for copies and pickles"
@@ -189,6 +229,14 @@ def rank_seed(seed:int, # Of the training
     return int(stream(seed, 'rank', rank, *more).integers(2**62))
 
 
+def _checked_loader(loader):
+    "Refuse what no epoch can be read from"
+    missing = [name for name in ('__len__', 'epoch') if not hasattr(loader, name)]
+    if not missing: return loader
+    raise TypeError(f"loader is a {type(loader).__name__} without {' and '.join(missing)}; "
+                    "give one with a length and epoch(e, start), as `Batches` has")
+
+
 def _share(loader) -> Loader:
     "The part of this process in every batch"
     rank, world = processes()
@@ -210,11 +258,17 @@ def update(self:Learner, batch:dict, # From the loader or a task
     if self.world > 1: mean_gradients(self.net.parameters())
     if self.clip: self.acc.clip_grad_norm_(self.model.parameters(), self.clip)
     self.opt.step()
-    if advance: self.sched.step()
+    if advance: self.step_schedule()
     self.opt.zero_grad()
     if self.world > 1: mean_statistics(self.net)
     self.images += batch.get('n_images', self.world*len(batch['img'])) # with others, such as the bridges of CFAN
     return outs[0] if len(outs) == 1 else _joined(outs)
+
+
+@patch
+def step_schedule(self:Learner) -> None:
+    "Move the schedule by a batch; one of epochs waits for the end of the epoch"
+    if not self.by_epoch: self.sched.step()
 
 
 @patch
@@ -259,26 +313,105 @@ def _joined(outs):
 @patch
 def __call__(self:Learner, event:str) -> None:
     "Run one `event` of every callback; an error names the callback and the event"
-    for cb in self.cbs:
-        try: getattr(cb, event)(self)
-        except Exception as e:
-            e.add_note(f"in callback {type(cb).__name__}.{event} (epoch {self.epoch}, step {self.step})")
-            raise
+    for cb in self.cbs: self._run_event(cb, event)
+
+
+@patch
+def _run_event(self:Learner, part, event):
+    "Run one `event` of the strategy or of a callback"
+    kind = 'strategy' if part is self.strategy else 'callback'
+    try: return getattr(part, event)(self)
+    except Exception as e:
+        e.add_note(f"in {kind} {type(part).__name__}.{event} (epoch {self.epoch}, step {self.step})")
+        raise
+
+# %% ../../nbs/08_training/15_learner.ipynb #c4d81f01
+@contextmanager
+def _kept_draws() -> Iterator[None]:
+    "Within the block nothing moves the global random states: torch, NumPy and Python"
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(gpus): yield
+    np.random.set_state(of_numpy)
+    random.setstate(of_python)
+
+
+@patch
+def _begin_epoch(self:Learner):
+    "Let strategy and callbacks prepare the epoch; one that goes on in its middle gets its loader again"
+    with _kept_draws() if self.number else nullcontext():
+        for part in (self.strategy, *self.cbs):
+            if not hasattr(part, 'before_epoch'): continue  # neither a `Plain` nor a `Callback`
+            found = self._run_event(part, 'before_epoch')
+            if found is None: continue
+            raise TypeError(
+                f"{type(part).__name__}.before_epoch returned a {type(found).__name__}, which nobody reads; "
+                "it sets learn.loader and returns nothing")
+    self._settle_length()
+    if self.n_epochs is None: return
+    # the later epochs are expected to be as long as this one
+    self.n_steps = self.step - self.number + self._n_batches()*(self.n_epochs - self.epoch)
+
+
+@patch
+def _n_batches(self:Learner):
+    "Batches of the open epoch; epochs of one loader may differ in length"
+    count = getattr(self.loader, 'n_batches', None)
+    return len(self.loader) if count is None else count(self.epoch)
+
+
+@patch
+def _settle_length(self:Learner):
+    "Note the length of an epoch whose loader was set, which is the same in all processes and when it goes on"
+    before, self.length = self.length, None
+    if self.loader is not self.first_loader: self.length = self._n_batches()
+    lengths = from_all(self.length)
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"before_epoch gave the processes loaders of {lengths} batches in epoch {self.epoch}; "
+            "decide in one of them and hand that to the others: from_all(found)[0] of reid_lab.core.distributed")
+    if self.number and before not in (None, self.length):
+        now = 'the first loader' if self.length is None else self.length
+        raise ValueError(
+            f"epoch {self.epoch} had {before} batches, of which {self.number} are done, and goes on with {now}; "
+            "what before_epoch decided (such as labels) belongs in the state_dict of the callback, "
+            "which makes the same loader again from it, also where learn.number > 0")
 
 # %% ../../nbs/08_training/15_learner.ipynb #55d2c958
 @patch
 def _is_at_end(self:Learner):
-    "Whether the last batch of the open epoch is done; epochs of one loader may differ in length"
-    count = getattr(self.loader, 'n_batches', None)
-    return self.number >= (len(self.loader) if count is None else count(self.epoch))
+    "Whether the last batch of the open epoch is done"
+    return self.number >= self._n_batches()
+
+
+@patch
+def _has_all_steps(self:Learner):
+    "Whether as many batches as were asked for are done; where epochs were, the loader ends the last one"
+    return self.n_epochs is None and self.step >= self.n_steps
+
+
+@patch
+def _end_epoch(self:Learner):
+    "Count the epoch that is done"
+    self.epoch += 1
+    self.number = 0
+    if self.epoch == self.n_epochs: self.n_steps = self.step    # also of a loader that had said another length
+    if self.by_epoch:
+        with warnings.catch_warnings():
+            # resumed at the end of the first epoch, the optimiser did its steps in another process
+            warnings.filterwarnings('ignore', message='Detected call of `lr_scheduler.step')
+            self.sched.step()
+    self('after_epoch')
 
 
 @patch
 def _one_epoch(self:Learner):
     "The rest of the current epoch"
+    self._begin_epoch()
+    if self.stop: return
     self.model.train()
     began, at, done = time.perf_counter(), self.step, False
-    for batch in self.loader.epoch(self.epoch, self.number) if self.step < self.n_steps else ():
+    for batch in () if self._has_all_steps() else self.loader.epoch(self.epoch, self.number):
         self.wait += time.perf_counter() - began
         out = self.strategy.step(self, to_device(batch, self.device))
         self.logs = means(terms(out))
@@ -288,19 +421,19 @@ def _one_epoch(self:Learner):
         self('after_step')
         self('after_all')
         began = time.perf_counter()
-        if self.stop or self.step >= self.n_steps: break
+        if self.stop or self._has_all_steps(): break
     else: done = True
     if done and self.step == at and self.number == 0:
-        raise ValueError("the loader gave no batch; is batch_size larger than the data?")
-    if done or self.step >= self.n_steps or self._is_at_end():
-        self.epoch += 1
-        self.number = 0
-        self('after_epoch')
+        raise ValueError(
+            f"the loader gave no batch in epoch {self.epoch}; is batch_size larger than the data? "
+            "Where before_epoch finds nothing to train on, it may leave learn.loader as it is, or set learn.stop")
+    if done or self._has_all_steps() or self._is_at_end():
+        self._end_epoch()
 
 # %% ../../nbs/08_training/15_learner.ipynb #a865bb50
 @patch
 def fit(self:Learner,
-    epochs:int | None=None, # Passes over the loader, in total; each counts as many batches as the first
+    epochs:int | None=None, # Passes over the loader, in total, which may differ in length
     steps:int | None=None, # Or batches, in total
     ) -> Learner:
     "Train until `epochs` or `steps` in total are reached; a loaded state continues where it stopped"
@@ -311,7 +444,7 @@ def fit(self:Learner,
     self.n_epochs = epochs
     self.n_steps = epochs*len(self.loader) if steps is None else steps
     self('before_fit')
-    while not self.stop and (self.step < self.n_steps or self._epoch_is_open()):
+    while not self.stop and self._goes_on():
         with explained_workers(): self._one_epoch()
     if not self.stop:
         self.strategy.finish(self)
@@ -320,6 +453,7 @@ def fit(self:Learner,
 
 
 @patch
-def _epoch_is_open(self:Learner):
-    "True in a state that was saved at the last step: the event of its epoch is due"
-    return self.step == self.n_steps and self.number > 0
+def _goes_on(self:Learner):
+    "Whether there are steps to do; in a state that was saved at the last one the event of its epoch is due"
+    if self.n_epochs is not None: return self.epoch < self.n_epochs
+    return self.step < self.n_steps or (self.step == self.n_steps and self.number > 0)

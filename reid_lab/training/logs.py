@@ -334,6 +334,7 @@ def after_step(self:Log, learn:Learner) -> None:
         self.rows.append(self._close(learn, 'row'))
         self._send(self.rows[-1], learn)
     if not self._bar: return
+    self._bar.total = learn.n_steps     # epochs may be longer than was expected
     if self.rows: self._bar.note = self._note()
     self._bar.update(learn.step, end=learn.step >= learn.n_steps)
 

@@ -6,7 +6,7 @@
 __all__ = ['blocks', 'tune', 'tuned', 'chunked', 'GradCache']
 
 # %% ../../nbs/08_training/40_speedups.ipynb #dbb53ebf
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -134,6 +134,15 @@ class GradCache(Plain):
         towers:Sequence[str] | None=None, # See `chunked`
         ):
         self.size, self.inner, self.towers = size, strategy or Plain(), towers
+
+    @property
+    def forward(self) -> Callable | None:   # type: ignore[override]
+        "That of the strategy, if it has one"
+        return getattr(self.inner, 'forward', None)
+    @property
+    def before_epoch(self) -> Callable:
+        "That of the strategy"
+        return getattr(self.inner, 'before_epoch', super().before_epoch)
 
     def before_fit(self, learn:Learner) -> None:
         "Refuse what cannot be done in chunks"

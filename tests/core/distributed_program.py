@@ -2,6 +2,7 @@
 
     torchrun --standalone --nproc_per_node 2 tests/core/distributed_program.py OUT
 """
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -171,6 +172,45 @@ def local_statistics():
     return from_all([learn.net.norm.running_mean, learn.net.norm.running_var])
 
 
+class Fewer(Rows):
+    "The first batches"
+    def __init__(self, n, rank=0, world=1): self.n, self.rank, self.world = n, rank, world
+    def __len__(self): return self.n
+    def share(self, rank, world): return Fewer(self.n, rank, world)
+    def epoch(self, e, start=0): return itertools.islice(super().epoch(e, start), self.n - start)
+
+
+class Shorten(Callback):
+    "A loader of another length in every epoch, decided by process 0; or by each"
+    def __init__(self, together=True): self.n, self.together = 0, together
+    def before_epoch(self, learn):
+        own = 1 + (learn.epoch + learn.rank) % 3
+        if learn.number == 0: self.n = from_all(own)[0] if self.together else own
+        learn.loader = Fewer(self.n)
+    def state_dict(self): return dict(n=self.n)
+    def load_state_dict(self, state): self.n = state["n"]
+
+
+def lengths(folder, stop=0):
+    "Epochs of 1, 2, 3, 1 ... batches with a checkpoint a step, which go on from the newest"
+    save = Checkpoint(Path(folder), every=1)
+    learn = learner(None, [Shorten(), save, StopAt(stop)], norm=True, p=.3)
+    save.resume(learn)
+    learn.fit(epochs=5)
+    return dict(weights=flat(learn.net.state_dict()), counts=[learn.epoch, learn.step, learn.images])
+
+
+def stopped_and_resumed(folder):
+    lengths(folder, stop=5)
+    return lengths(folder)
+
+
+def unequal():
+    "Processes that decide on their own"
+    try: learner(None, [Shorten(together=False)]).fit(epochs=1)
+    except ValueError as e: return str(e)
+
+
 class StopAt(Callback):
     "Ends the loop after a step, or the process"
     def __init__(self, step, kill=False): self.at, self.kill = step, kill
@@ -235,7 +275,8 @@ def main(out, *how):
     if how: return save(out/"again.pt", run(out/"killed", p=.3))
     found = dict(gradients=gradients(), trained=trained(), local=local_statistics(), metrics=metrics(),
                  batches=batches(), refused=refused(), whole=run(out/"whole"), dropout=run(out/"dropout", p=.3),
-                 cut=run(out/"cut", 5), other=run(out/"from-one"))
+                 cut=run(out/"cut", 5), other=run(out/"from-one"), lengths=lengths(out/"lengths"),
+                 resumed=stopped_and_resumed(out/"lengths-cut"), unequal=unequal())
     save(out/"two.pt", found)
 
 

@@ -81,6 +81,17 @@ def test_a_loader_for_one_process_is_refused(two):
     assert "all 2 processes would train on the same batches of this Same" in two["refused"]
 
 
+def test_epochs_that_differ_in_length(two, tmp_path):
+    whole, both = one.lengths(tmp_path), two["lengths"]
+    assert both["counts"] == whole["counts"] == [5, 9, 9*16]
+    assert all(torch.equal(a, b) for a, b in zip(both["weights"], two["resumed"]["weights"], strict=True))
+    assert two["resumed"]["counts"] == both["counts"]
+
+
+def test_processes_with_loaders_of_different_length_are_refused(two):
+    assert "loaders of [1, 2] batches in epoch 0" in two["unequal"] and "from_all(found)[0]" in two["unequal"]
+
+
 def test_another_number_of_processes(out, two, tmp_path):
     whole = one.run(tmp_path/"whole")
     assert apart(whole, two["whole"]) < 1e-5                    # uninterrupted

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from helpers import pseudo_labels
 from safetensors.torch import load_file
 
 from reid_lab.data.loaders import Batches
@@ -28,6 +29,7 @@ from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
 from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain
 from reid_lab.training.logs import TIMES, Log
+from reid_lab.training.schedules import ByEpoch
 
 CASES, STEPS, DIED = 40, 11, 137
 
@@ -116,7 +118,8 @@ class Clock:
 class Tick(Callback):
     "A moment between two callbacks"
     def __init__(self, clock):
-        for event in ("before_fit", "after_step", "after_all", "after_epoch", "after_fit"): setattr(self, event, clock)
+        for event in ("before_fit", "before_epoch", "after_step", "after_all", "after_epoch", "after_fit"):
+            setattr(self, event, clock)
 
 
 def score(model):
@@ -341,3 +344,82 @@ def test_state_needs_the_same_callbacks(tmp_path, ToyModel, ToyBatches):
     save_state(learn, tmp_path / "s")
     with pytest.raises(ValueError, match="1 callbacks, this one has 0"):
         load_state(Learner(ToyModel(), ToyBatches(), device="cpu"), tmp_path / "s")
+
+
+class Killed(Exception): pass
+
+
+class KillAt(Callback):
+    "The end of a process after a step, or before the event of an epoch"
+    def __init__(self, step=0, epoch=0): self.at, self.of_epoch = step, epoch
+    def after_all(self, learn):
+        if learn.step == self.at: raise Killed
+    def after_epoch(self, learn):
+        if learn.epoch == self.of_epoch: raise Killed
+
+
+def pseudo_labelled(folder, kill, remembers=True):
+    "Three epochs of 2, 5 and 4 batches with a state a step, as a script would start them again"
+    save, labels = Checkpoint(folder/"state", every=1), pseudo_labels.PseudoLabels(remembers)
+    val = Validate(lambda m: dict(mAP=-float(m.lin.weight.detach().abs().sum())), every=2)
+    log = Log(folder/"log.jsonl", 2, quiet=True, trackers="none")
+    learn = Learner(pseudo_labels.Net(), pseudo_labels.start(), None, [log, labels, val, save, kill], lr=.05,
+                    clip=1., device="cpu", schedule=ByEpoch(lambda e: 1/(1 + e)))
+    save.resume(learn)
+    learn.fit(epochs=3)
+    return dict(weights=learn.net.state_dict(), opt=learn.opt.state_dict(), sched=learn.sched.state_dict(),
+                labels=labels.state_dict(), scores=val.state_dict(), rng=torch.get_rng_state(),
+                numpy=np.random.get_state()[1].tolist(), python=random.getstate(),
+                counts=[learn.epoch, learn.number, learn.step, learn.images, learn.n_steps, len(learn.loader)],
+                log=[{k: v for k, v in r.items() if k not in TIMES} for r in log.rows])
+
+
+def seeded(*args, **kw):
+    "In a process of its own: nothing has been drawn before"
+    np.random.seed(0)
+    random.seed(0)
+    return pseudo_labelled(*args, **kw)
+
+
+KILLS = [dict(step=n) for n in range(1, 12)] + [dict(epoch=n) for n in (1, 2, 3)]
+
+
+def test_pseudo_labels_are_resumed_at_every_step_of_epochs_that_differ_in_length(tmp_path):
+    whole, wrong = seeded(tmp_path/"whole", KillAt()), {}
+    assert whole["counts"] == [3, 0, 11, whole["counts"][3], 11, 4]
+    for kill in KILLS:
+        folder = tmp_path/str(kill)
+        with pytest.raises(Killed): seeded(folder, KillAt(**kill))
+        torch.manual_seed(99)
+        again = pseudo_labelled(folder, KillAt())
+        differs = [name for name in whole if not same(whole[name], again[name])]
+        if differs: wrong[str(kill)] = differs
+    assert wrong == {}
+
+
+def test_labels_that_no_state_holds_are_missed(tmp_path):
+    with pytest.raises(Killed): seeded(tmp_path, KillAt(4), remembers=False)
+    with pytest.raises(ValueError, match="epoch 1 had 5 batches, of which 2 are done.*belongs in the state_dict"):
+        pseudo_labelled(tmp_path, KillAt(), remembers=False)
+
+
+def test_a_callback_that_does_not_set_its_loader_again_is_refused(tmp_path):
+    class Once(pseudo_labels.PseudoLabels):
+        def before_epoch(self, learn):
+            if learn.number == 0: super().before_epoch(learn)
+    def train(stop=None):
+        save = Checkpoint(tmp_path, every=1)
+        learn = Learner(pseudo_labels.Net(), pseudo_labels.start(), None, [Once(), save, KillAt(stop)], device="cpu")
+        save.resume(learn)
+        learn.fit(epochs=2)
+    with pytest.raises(Killed): train(4)
+    with pytest.raises(ValueError, match="goes on with the first loader"): train()
+
+
+def test_states_from_before_epochs_could_differ_load(tmp_path, ToyModel, ToyBatches):
+    save_state(Learner(ToyModel(), ToyBatches(), device="cpu").fit(steps=4), tmp_path/"s")
+    state = torch.load(tmp_path/"s"/"state.pt", weights_only=True)
+    del state["counts"]["length"]
+    torch.save(state, tmp_path/"s"/"state.pt")
+    (tmp_path/"s"/"sums.json").unlink()
+    assert load_state(Learner(ToyModel(), ToyBatches(), device="cpu"), tmp_path/"s").length is None

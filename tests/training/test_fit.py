@@ -1,8 +1,11 @@
 "`fit` in a folder: bit for bit the same after an interruption, refused for switches and keys that do not fit"
 import json
+import random
 
+import numpy as np
 import pytest
 import torch
+from helpers import pseudo_labels
 from helpers.small_training import Blobs, Net, Scaled
 
 from reid_lab.training.callbacks import Average
@@ -60,3 +63,36 @@ def test_what_is_in_records_now_may_stand_alone_as_in_the_last_release():
     new = train(records=Records("new", 6), ends=Ends(refresh=False))
     assert [row["step"] for row in old.log] == [row["step"] for row in new.log] and len(new.log) == 6
     assert all(torch.equal(a, b) for a, b in zip(old.model.parameters(), new.model.parameters()))
+
+
+def on_pseudo_labels(folder=None, stop=0, epochs=18):
+    labels = pseudo_labels.PseudoLabels()
+    done = fit(pseudo_labels.Net(), pseudo_labels.start(), folder=folder, key=KEY, epochs=epochs, lr=.05, device="cpu",
+               quiet=True, callbacks=[labels, Stop(stop)])
+    return done, labels.state_dict()
+
+
+@pytest.mark.parametrize("stop", [52, 57])
+def test_epochs_that_differ_in_length_are_resumed_in_a_folder(tmp_path, stop):
+    "A state is at step 50, in the middle of the 14th epoch; statistics are estimated with the last loader"
+    np.random.seed(0)
+    random.seed(0)
+    whole, labels = on_pseudo_labels(tmp_path/"whole")
+    assert whole.steps == 18//3*sum(pseudo_labels.LENGTHS)
+    np.random.seed(0)
+    random.seed(0)
+    with pytest.raises(KeyboardInterrupt): on_pseudo_labels(tmp_path/"t", stop)
+    again, its_labels = on_pseudo_labels(tmp_path/"t")
+    same = [torch.equal(a, b) for a, b in zip(whole.model.state_dict().values(), again.model.state_dict().values())]
+    assert all(same) and labels == its_labels
+    assert [r["step"] for r in again.log] == [r["step"] for r in whole.log] and whole.log[-1]["step"] == whole.steps
+
+
+def test_epochs_are_as_many_steps_where_they_do_not_differ():
+    steps, epochs = train(steps=6), fit(Net(), Blobs(), epochs=2, lr=.1, device="cpu", quiet=True)
+    assert all(torch.equal(a, b) for a, b in zip(steps.model.parameters(), epochs.model.parameters()))
+
+
+@pytest.mark.parametrize("how", [{}, dict(steps=3, epochs=1)])
+def test_steps_or_epochs(how):
+    with pytest.raises(ValueError, match="give either steps or epochs"): fit(Net(), Blobs(), **how)
