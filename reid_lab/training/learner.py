@@ -194,7 +194,8 @@ class Learner:
         return self._loader
 
     @loader.setter
-    def loader(self, loader):
+    def loader(self, loader:Loader, # For all processes together
+        ) -> None:
         if loader is self._loader: return
         old, self._loader = self._loader, _share(_checked_loader(loader))
         if hasattr(old, 'close'): old.close()
