@@ -113,6 +113,12 @@ def _sweep(a):
     return 1 if bad else 0
 
 # %% ../../nbs/16_cli/50_commands.ipynb #d15fe499
+def _own_hint(what):
+    "How what somebody has registered joins a list"
+    if what not in ('models', 'experiments'): return ''
+    return f'One of your own is there once its module is: reid_lab --with MODULE list {what}'
+
+
 def _list(a):
     "`reid_lab list`"
     from reid_lab.core.basics import check_choice
@@ -124,7 +130,7 @@ def _list(a):
         check_notebook(find_notebook(a.name))
         print(read_experiment(find_notebook(a.name)).describe())
         return 0
-    check_choice(a.what, a.name, LISTS[a.what]())
+    check_choice(a.what, a.name, LISTS[a.what](), _own_hint(a.what))
     if a.what == 'experiments':
         from reid_lab.experiments.notebooks import experiments
         print(experiments()[a.name].describe())

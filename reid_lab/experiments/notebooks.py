@@ -87,6 +87,9 @@ def origin_of(path:Path, # Of an experiment notebook
     return EXPERIMENTS.origin(path.stem) or str(near_path(path.parent))
 
 
+_OWN = 'An experiment of your own is there once its module is: --with MODULE (in Python: import it).'
+
+
 def find_notebook(name:Path | str, # Experiment, or a file
     ) -> Path:
     "A path to a notebook, or the experiment `name` (`camel` finds `run_camel`)"
@@ -96,7 +99,7 @@ def find_notebook(name:Path | str, # Experiment, or a file
     known = notebooks()
     short = {stem.removeprefix('run_'): path for stem, path in known.items()}
     if str(name) in known: return known[str(name)]
-    return short[check_choice('experiment', str(name), short)]
+    return short[check_choice('experiment', str(name), short, _OWN)]
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #b4ec3141
 def _assigned(node):

@@ -240,7 +240,7 @@ def from_folder(folder:Path | str, # A trained folder, or the folder of a run wi
         raise FileNotFoundError(f"{str(folder)!r} holds no finished model; give a trained folder, or the folder of a "
                                 "run that has ended")
     if len(found) > 1:
-        some = [str(p.relative_to(folder)) for p in found[:9]]
+        some = [str(p) for p in found[:3]]
         raise FileNotFoundError(f"{str(folder)!r} holds {len(found)} models; give one of them, such as {some}")
     trained = found[0]
     if (trained/'run.json').exists(): return load_run(trained)['finetuned'].eval()

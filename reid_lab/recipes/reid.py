@@ -23,6 +23,7 @@ from ..losses.added import add_losses, added_losses, loss_facts
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from ..retrieval.embeddings import embed_images
+from ..retrieval.junk import Junk
 from ..retrieval.metrics import retrieval_metrics
 from ..training.fit import Ends, Records, fit
 from ..training.folder import Trained, claim, start_of, steps_over_epochs, training_key, without_later
@@ -228,9 +229,10 @@ def evaluate_reid(model:nn.Module, # Has `encode_image` and `size`
     table:ReidTable, # With queries and a gallery
     split:str='val', # Which
     device:str | None=None, # Where to compute; default: where the model is
+    junk:Junk | str='auto', # What a query's list leaves out, see `retrieval_metrics`
     **how, # `cameras` and `resample`, see `embed_images`
     ) -> dict: # Metrics
-    "Image-to-image retrieval with the same-camera rule"
+    "Image-to-image retrieval with the same-camera rule, or another"
     q, g = (embed_images(model, t, device=device, quiet=True, **how)
             for t in (table.query(split), table.gallery(split)))
-    return retrieval_metrics(q, g)
+    return retrieval_metrics(q, g, junk=junk)

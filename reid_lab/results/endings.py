@@ -16,6 +16,7 @@ from statistics import fmean, stdev
 from typing import cast
 
 from ..core.basics import as_list, check_choice
+from ..core.plugins import with_options
 from ..core.reporting import printable
 from .conclusions import SCORE, comparisons, conclusions, is_world_row, recorded_row
 from .rows import Setting, json_values, settings_of
@@ -413,7 +414,7 @@ def _caution(rows):
 def next_run(record:dict, # `metrics.json`, with `given`: the parameters that somebody chose, name -> value
     ) -> str: # For a shell
     "The command that follows a test of plumbing: the same at preset=quick"
-    words = ['reid_lab', 'run', record['notebook'].removeprefix('run_'), '-p', 'preset=quick']
+    words = ['reid_lab', *with_options().split(), 'run', record['notebook'].removeprefix('run_'), '-p', 'preset=quick']
     for name, value in record.get('given', {}).items():
         text = ','.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         if name not in ('preset', 'out_dir'): words += ['-p', f'{name}={text}']

@@ -121,6 +121,13 @@ def test_a_plugin_that_is_broken_is_named_with_the_way_around_it(place):
     assert place.command("list", "models", "--without-plugins", PYTHONPATH=path).returncode == 0
 
 
+@pytest.mark.parametrize("words", [("list", "models", "ring_tiny"), ("list", "experiments", "mylab"), ("run", "mylab")])
+def test_what_a_module_would_bring_is_refused_with_its_remedy(place, words):
+    done = place.command(*words)
+    assert done.returncode == 2 and "is not known" in done.stderr and "--with MODULE" in done.stderr
+    assert "--with" not in place.command("list", "metrics", "mAQ").stderr      # no module brings a score
+
+
 SAVES = """
 import mylab
 from reid_lab.models.zoo import create_model

@@ -194,6 +194,15 @@ def test_interpolation_is_part_of_the_training(people, tmp_path):
         train_reid(people, s, test_resample="lanczos", quiet=True)
 
 
+def test_evaluation_takes_the_rule_and_columns_of_the_user(people):
+    worn = people.assign(clothes=[f"{a['upper_colour']} {a['opened']} {a['hat']}" for a in people["attrs"]])
+    torch.manual_seed(0)
+    model = create_model("bot_tiny", n_ids=2, weights="none", size=(64, 32)).eval()
+    usual, either = evaluate_reid(model, worn), evaluate_reid(model, worn, junk="cam,clothes")
+    assert usual == evaluate_reid(model, worn, junk="cam") and either["n_skipped"] > usual["n_skipped"] == 0
+    with pytest.raises(ValueError, match="clothes"): evaluate_reid(model, people, junk="cam,clothes")
+
+
 def test_evaluation_tells_a_model_the_cameras(people, tmp_path):
     s = ReidTrain("transreid_tiny", steps=2, **{**SMALL, "model_kw": (("size", (64, 32)), ("cams", (0, 1, 2)))})
     model = train_reid(people, s, folder=tmp_path, quiet=True).model

@@ -5,6 +5,8 @@ import math
 import pandas as pd
 import pytest
 
+from reid_lab.core import plugins
+from reid_lab.core.plugins import OwnModule
 from reid_lab.results.comparisons import paired
 from reid_lab.results.endings import MOST, PLUMBING, Ending, EndRow, RunEnd, end_lines, end_markdown, run_end
 from reid_lab.results.rows import Setting
@@ -61,6 +63,14 @@ def test_smoke_believes_nothing():
     for word in ("*", "gain", "Resolved", "better", "+4"): assert word not in text, word
     own = run_end(record(rows(), "smoke"), Ending(sentence="New is far better.", plumbing=False))
     assert own.sentence == "New is far better." and "gain" in "\n".join(end_lines(own))
+
+
+def test_the_next_command_brings_what_this_process_was_given(monkeypatch):
+    ours = [OwnModule("mylab", "", "--with"), OwnModule("hislab"), OwnModule("ringlab", "", "plug-in ringlab 1.2"),
+            OwnModule("varlab", "", "REID_LAB_WITH")]
+    monkeypatch.setattr(plugins, "own_modules", lambda: ours)
+    text = " ".join(" ".join(end_lines(run_end(record(rows(), "smoke")))).split())
+    assert "Next: reid_lab --with mylab --with hislab run new -p preset=quick" in text
 
 
 def test_one_seed_has_no_interval_and_one_setting_no_difference():
