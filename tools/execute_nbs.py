@@ -78,7 +78,8 @@ def run(path):
 
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?")
-TIMES = re.compile(r"seconds?\b|\bms per query|times the product")      # lines that differ in every run
+# lines that differ in every run
+TIMES = re.compile(r"seconds?\b|\bms per query|times the product|\d s after the run was opened")
 PROCESSOR = re.compile(r"^\d+ threads?, .+$", re.M)                    # printed by notebooks that train
 
 

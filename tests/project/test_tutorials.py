@@ -382,6 +382,8 @@ def test_a_moved_number_is_found(tool):
         v4.new_code_cell("score()", outputs=[v4.new_output("stream", text=t)]) for t in texts])
     told, cpu = "scores {'R1': 40.0, 'mAP': 40.9}\n12 pairs a second", "1 thread, AVX512"
     assert moved(page(told), page(told.replace("12 pairs", "99 pairs"))) == []
+    ended = "Finished 13 s after the run was opened; its folder has the rest."
+    assert moved(page(ended), page(ended.replace("13 s", "94 s"))) == []
     assert "35.2, stored: 40.9" in moved(page(told), page(told.replace("40.9", "35.2")))[0]
     assert "failed" in moved(page(told), page(told.replace("scores", "failed")))[0]
     assert "2 outputs" in moved(page(told), page(told, told))[0]
