@@ -69,6 +69,11 @@ def test_installed_it_trains_adapts_and_embeds(tmp_path):
     listed = place.run("-m", "reid_lab", "list", "models")
     assert "plug-ins ringlab 0.1.0 (ringlab)" in listed and "; from ringlab" in listed
     assert "how strong it has to be" in place.run("-m", "reid_lab", "list", "experiments", "ringlab")
+    place.run("-m", "reid_lab", "run", "ringlab", "--preset", "smoke", "--out", "own")
+    metrics = json.loads((tmp_path/"own"/"metrics.json").read_text())
+    assert [row["variant"] for row in metrics["rows"]] == ["bot_tiny", "ringlab_tiny"] and metrics["env"]["own"]
+    settings = [json.loads(path.read_text()) for path in (tmp_path/"own"/"models").glob("*/training.json")]
+    assert len(settings) == 2 and all(kept["model_kw"]["size"] == [64, 32] for kept in settings)   # as at smoke
     place.run("-m", "reid_lab", "run", "dart3", "--preset", "smoke", "--model", "ringlab_tiny", "--methods",
               "Norm,DART3", "--out", "run")
     rows = json.loads((tmp_path/"run"/"metrics.json").read_text())["rows"]
