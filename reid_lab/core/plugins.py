@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['WITH', 'SWITCH', 'GROUP', 'Registry', 'PluginError', 'OwnModule', 'load_module', 'load_modules', 'load_variable',
-           'plugins_on', 'load_plugins', 'own_modules', 'as_dicts', 'from_dicts', 'missing_modules', 'with_modules']
+           'plugins_on', 'load_plugins', 'own_modules', 'as_dicts', 'from_dicts', 'missing_modules', 'with_options',
+           'with_modules']
 
 # %% ../../nbs/00_core/16_plugins.ipynb #fdcbf3a8
 import importlib
@@ -255,6 +256,12 @@ def missing_modules(names:Iterable[str], # That a folder or a file records
     ) -> list[str]:
     "Those that this process has not imported"
     return [name for name in names if name not in sys.modules]
+
+
+def with_options() -> str: # Ends in a space; empty if another call knows the modules of this process as it is
+    "What another call of `reid_lab` is given so that it knows what this process knows"
+    names = [module.name for module in own_modules() if not module.source.startswith(('plug-in', WITH))]
+    return ''.join(f'--with {name} ' for name in names)
 
 
 def with_modules(names:Iterable[str], # Of modules
