@@ -184,11 +184,12 @@ def test_code_with_files_of_a_user(text, files_of_a_user, capsys):
 def test_commands_of_the_documentation_can_be_parsed():
     "Options and names of the page on commands are those of the command line"
     from reid_lab.cli.commands import parser
+    from reid_lab.cli.modules import own_code
     page = json.loads((ROOT/"nbs"/"docs"/"05_commands.ipynb").read_text(encoding="utf-8"))
     shown = "\n\n".join("".join(cell["source"]) for cell in page["cells"] if cell["cell_type"] == "markdown")
     found = [words[1:] for words in commands(shown) if words[0] == "reid_lab"]
     assert len(found) > 25
-    for words in found: assert parser().parse_args(words)
+    for words in found: assert parser().parse_args(own_code(words).words)
     with pytest.raises(SystemExit): parser().parse_args(["run", "camel", "--sped", "bf16"])
 
 
