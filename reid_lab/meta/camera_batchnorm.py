@@ -8,7 +8,7 @@ __all__ = ['STATISTICS', 'Moments', 'camera_moments', 'pooled_moments', 'camera_
            'with_camera_batchnorm']
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #9dbaece0
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from ..data.table import ReidTable
 from ..models.backbones import norm_layers
 from ..retrieval.cameras import camera_rows
 from ..retrieval.embeddings import encode_images, image_pixels
-from ..training.learner import Learner, Plain
+from ..training.learner import Around, Learner
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #859cb9f5
 class Moments(NamedTuple):
@@ -262,21 +262,8 @@ def camera_batchnorm(model:nn.Module, # Afterwards as it was, but for running st
             if forward is not None: layers[name].forward = forward
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #d946cfb6
-class CBNStep(Plain):
+class CBNStep(Around):
     "The steps of a strategy with camera-based BatchNorm"
-    def __init__(self, strategy:Plain | None=None, # Default: `Plain`
-        ):
-        self.inner = strategy or Plain()
-
-    @property
-    def forward(self) -> Callable | None:   # type: ignore[override]
-        "That of the strategy, if it has one"
-        return getattr(self.inner, 'forward', None)
-    @property
-    def before_epoch(self) -> Callable:
-        "That of the strategy"
-        return getattr(self.inner, 'before_epoch', super().before_epoch)
-
     def before_fit(self, learn:Learner) -> None:
         "Refuse statistics of `learn` that those of cameras would replace"
         if learn.world > 1 and learn.batchnorm == 'sync':
@@ -287,10 +274,6 @@ class CBNStep(Plain):
     def step(self, learn:Learner, batch:dict) -> dict:
         "A step of the strategy; `batch` and its parts have `cam`"
         with camera_batchnorm(learn.net): return self.inner.step(learn, batch)
-    def finish(self, learn:Learner) -> None: self.inner.finish(learn)
-    def averaged(self, learn:Learner) -> dict | None: return self.inner.averaged(learn)
-    def state_dict(self) -> dict: return self.inner.state_dict()
-    def load_state_dict(self, state:dict) -> None: self.inner.load_state_dict(state)
 
 # %% ../../nbs/09_meta/50_camera_batchnorm.ipynb #a2bb6e87
 def camera_batches(model:nn.Module, # Has `size`

@@ -6,7 +6,7 @@
 __all__ = ['blocks', 'tune', 'tuned', 'chunked', 'GradCache']
 
 # %% ../../nbs/08_training/40_speedups.ipynb #dbb53ebf
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..core.basics import check_choice
-from .learner import Learner, Plain
+from .learner import Around, Learner, Plain
 
 # %% ../../nbs/08_training/40_speedups.ipynb #b0927b04
 def blocks(model:nn.Module, # Of any library
@@ -127,22 +127,14 @@ def _in_chunks(method, size, *args):
     return tuple(torch.cat(parts) for parts in zip(*outs))
 
 
-class GradCache(Plain):
+class GradCache(Around):
     "The steps of a strategy with towers that see a batch in chunks; the gradient is that of the whole batch"
     def __init__(self, size:int, # Rows of a chunk
         strategy:Plain | None=None, # Default: `Plain`
         towers:Sequence[str] | None=None, # See `chunked`
         ):
-        self.size, self.inner, self.towers = size, strategy or Plain(), towers
-
-    @property
-    def forward(self) -> Callable | None:   # type: ignore[override]
-        "That of the strategy, if it has one"
-        return getattr(self.inner, 'forward', None)
-    @property
-    def before_epoch(self) -> Callable:
-        "That of the strategy"
-        return getattr(self.inner, 'before_epoch', super().before_epoch)
+        super().__init__(strategy)
+        self.size, self.towers = size, towers
 
     def before_fit(self, learn:Learner) -> None:
         "Refuse what cannot be done in chunks"
@@ -150,7 +142,3 @@ class GradCache(Plain):
     def step(self, learn:Learner, batch:dict) -> dict:
         "A step of the strategy"
         with chunked(learn.net, self.size, self.towers): return self.inner.step(learn, batch)
-    def finish(self, learn:Learner) -> None: self.inner.finish(learn)
-    def averaged(self, learn:Learner) -> dict | None: return self.inner.averaged(learn)
-    def state_dict(self) -> dict: return self.inner.state_dict()
-    def load_state_dict(self, state:dict) -> None: self.inner.load_state_dict(state)
