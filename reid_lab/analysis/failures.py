@@ -99,7 +99,8 @@ class Searched:
             if x is not None and len(x) != n:
                 raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
         if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
-        q, g = one_numbering(q, g, compared_labels(how.get('junk', AUTO)))
+        labels = ('pid', 'cam', *compared_labels(how.get('junk', AUTO)))    # reasons compare cameras, whatever is junk
+        q, g = one_numbering(q, g, tuple(dict.fromkeys(labels)))
         how['junk'] = apply_junk(how.get('junk', AUTO), q, g).rule  # once, and not of each part of the queries
         found = retrieval_metrics(q, g, per_query=True, scoring=Scoring(ties='order'), **how)['per_query']
         near = rivals(q, g, **how)

@@ -289,12 +289,12 @@ def with_chance(answer:Answer, # To sentences
     return replace(answer, chance=scores_by_chance(model, answer.result.g, distance))
 
 
-def _with_everybody(e):
+def _with_everybody(e, before=0):
     "A side, numbered like the other, in which images without a label are people of their own, and searched too"
     everybody = copy(e)
     if isinstance(e, Shards): everybody.names = [name for name in e.names if name != 'pid_name']
     else: everybody.columns = {name: values for name, values in e.columns.items() if name != 'pid_name'}
-    own = -2 - np.arange(len(e))    # no number of a label, and not that of nobody
+    own = -2 - before - np.arange(len(e))   # no number of a label or of the `before` rows of the other side
     everybody.pid = np.where(e.pid == -1, own, e.pid)
     return everybody
 
@@ -319,7 +319,9 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
     warn_of_equal_paths(q, g, cameras=False)
     rule = as_junk(junk)
     questions, gallery = without_labels(q), without_labels(g)
-    if rule: questions, gallery = (_with_everybody(e) for e in one_numbering(q, g, compared_labels(rule)))
+    if rule:
+        questions, gallery = one_numbering(q, g, compared_labels(rule))
+        questions, gallery = _with_everybody(questions), _with_everybody(gallery, len(questions))
     index, score = rank(questions, gallery, min(k, len(g)), junk=rule, scores=scores, chunk=chunk)
     labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
     return Answer(RetrievalResult(index, score, q, labelled), threshold, seen_by({**q.meta, **g.meta}))

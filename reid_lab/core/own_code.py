@@ -47,7 +47,7 @@ def own_files() -> dict: # Name -> file
 def without_comments(text:str, # Of a Python file
     ) -> str:
     "Code without comments and empty lines, which decide nothing"
-    lines = text.splitlines()
+    lines = text.split('\n')      # as `tokenize` counts them
     try: tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
     except (tokenize.TokenError, SyntaxError): return text
     for t in tokens: lines[t.start[0] - 1] = lines[t.start[0] - 1][:t.start[1]]

@@ -27,7 +27,6 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import reid_lab
 from ..core.basics import check_choice, checkout, project_root, warn_caller
 from ..core.files import locked
 from ..core.plugins import as_dicts, own_modules
@@ -83,7 +82,7 @@ def notebooks() -> dict[str, Path]: # By name
 def origin_of(path:Path, # Of an experiment notebook
     ) -> str: # Empty for this package
     "Where a notebook comes from: the module that registers it, or the folder that it lies in"
-    if path.is_relative_to(Path(reid_lab.__file__).parents[1]) or _of_package().get(path.stem) == path: return ''
+    if _of_package().get(path.stem) == path: return ''
     return EXPERIMENTS.origin(path.stem) or str(near_path(path.parent))
 
 
@@ -184,7 +183,7 @@ def experiments() -> dict[str, Experiment]: # By name
 def _kernel_program(modules):
     "Arguments of Python that start a kernel: modules of the user's are imported there before its first cell"
     if not modules: return ['-m', 'ipykernel_launcher']
-    lines = ['import sys', 'del sys.path[0]', # the current folder, as the launcher does
+    lines = ['import sys', 'if not sys.path[0]: del sys.path[0]', # the current folder, as the launcher does
              'from ipykernel import kernelapp',
              'from reid_lab.core.plugins import from_dicts, load_modules',
              f'load_modules(from_dicts({json.dumps(as_dicts(modules))}))', 'kernelapp.launch_new_instance()']

@@ -547,7 +547,11 @@ def finish(self:Run, ending:Ending=Ending(), # What the experiment says of its e
     record = dict(notebook=self.notebook, params=self.params, rows=self.rows, first_rows=_latest(self.first_rows),
                   notes=list(dict.fromkeys(self.notes)), wall_s=self.seconds,
                   given=_given(self.folder, self.notebook, self.params))
-    self.ending = run_end(record, ending, _figures_of(self.folder))
+    figures = _figures_of(self.folder)
+    try: self.ending = run_end(record, ending, figures)
+    except ValueError as e:     # what is to be compared is not there; the rows are kept nevertheless
+        record['notes'].append(f'compared as if base and within were not given: {e}')
+        self.ending = run_end(record, replace(ending, base='', within=()), figures)
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: shareable(v) for k, v in self.params.items() if k != 'out_dir'}
     if self.speed: given['speed'] = self.speed

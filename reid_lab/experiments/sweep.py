@@ -475,7 +475,7 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
     backend, options = read_backend(backend or execution.backend)
     execution = replace(execution, backend='loky') # a point is there already
     if callable(job) and 'code' in inspect.signature(job).parameters:   # a parameter of the job's own
-        if 'code' not in fixed and code != (): fixed['code'] = code
+        if code != (): fixed['code'] = code
         code = ()
     points, code = _with_fixed(grid, seeds, fixed), job_code(job, code)
     _check_names(job, points)

@@ -7,16 +7,18 @@ __all__ = ['FEATURES', 'LOSSES', 'register_loss', 'AddedLoss', 'loss_facts', 'ad
 
 # %% ../../nbs/02_losses/51_added.ipynb #b1fcbd48
 import ast
-import hashlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from ..core.basics import check_choice
 from ..core.distributed import gathered, own_rows
+from ..core.own_code import code_sum
+from ..core.plugins import Registry
 from . import image, text
 
 # %% ../../nbs/02_losses/51_added.ipynb #1fd24fd9
@@ -29,14 +31,21 @@ FEATURES = dict( # What the parameters of a loss may be called; features are tho
     cam='(B,) cameras',
     rows='rows of this process, where several train together')
 
-LOSSES = dict(itc=text.itc, sdm=text.sdm, triplet=image.triplet, weighted_triplet=image.weighted_triplet,
-              circle=image.circle) # Registered losses by name
+LOSSES = Registry('loss', dict(itc=text.itc, sdm=text.sdm, triplet=image.triplet, circle=image.circle,
+                                weighted_triplet=image.weighted_triplet)) # By name, each with the module it is from
 
 
 def _settings_of(function):
     "Parameter that is no feature -> its default"
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.name not in FEATURES}
+
+
+def _module_of(function):
+    "Where the code of a loss stands, whatever is wrapped around it"
+    function = inspect.unwrap(function)
+    if isinstance(function, partial): return _module_of(function.func)
+    return getattr(function, '__module__', type(function).__module__)
 
 
 def _check_function(function, name):
@@ -55,9 +64,9 @@ def register_loss(name:str, # By which runs, studies and the command line know i
     "Make a loss known by name; a name stands for one function"
     if not name.isidentifier(): raise ValueError(f"{name!r} cannot be the name of a loss; use letters, digits and _")
     _check_function(function, name)
-    known = LOSSES.setdefault(name, function)
-    if known is not function and inspect.unwrap(known).__module__ != function.__module__:
-        raise ValueError(f"the loss {name!r} is that of {known.__module__}; choose another name")
+    known = LOSSES.get(name, function)
+    if known is not function and _module_of(known) != _module_of(function):
+        raise ValueError(f"the loss {name!r} is that of {_module_of(known)}; choose another name")
     LOSSES[name] = function     # a cell that runs again defines it again
     return function
 
@@ -90,11 +99,23 @@ class AddedLoss:
     @property
     def fact(self) -> str:
         "What decides its values: text, name and, outside this package, the code"
-        own = inspect.unwrap(self.function)
-        if own.__module__.startswith('reid_lab.'): return f'{self.name}: {self}'
-        try: code = hashlib.sha256(inspect.getsource(own).encode()).hexdigest()[:12]
-        except (OSError, TypeError): code = 'source unknown'
-        return f'{self.name}: {self} [{code}]'
+        is_ours = inspect.isfunction(self.function) and _module_of(self.function).startswith('reid_lab.')
+        return f'{self.name}: {self}' if is_ours else f'{self.name}: {self} [{_code_of(self.function)}]'
+
+
+def _code_of(function):
+    "What a function of the user's computes: a checksum of its code, with what it was given before"
+    function = inspect.unwrap(function)
+    if isinstance(function, partial):
+        given = [*map(repr, function.args), *(f'{name}={value!r}' for name, value in function.keywords.items())]
+        return f"{_code_of(function.func)} with {', '.join(given)}"
+    is_object = not inspect.isroutine(function)
+    try: code = code_sum(inspect.getsource(type(function) if is_object else function))
+    except (OSError, TypeError): code = 'source unknown'
+    if is_object: values = getattr(function, '__dict__', {})
+    else: values = inspect.getclosurevars(function).nonlocals
+    plain = [f'{name}={value!r}' for name, value in values.items() if isinstance(value, str | int | float)]
+    return ', '.join([code, *plain])
 
 
 class _Unreadable(ValueError):

@@ -198,12 +198,14 @@ def largest_difference(tower:PageTower, # Of a model
     tokens = tower.tokenizer(texts)
     device = next(model.parameters()).device
     lengths = tower.tokenizer.lengths(tokens.numpy())
-    training = model.training
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
-    with torch.inference_mode():
-        own = model.encode_text(tokens.to(device)).float().cpu()
-        rows = [computed_feature(tower, row[:length]) for row, length in zip(tokens, lengths)]
-    model.train(training)
+    try:
+        with torch.inference_mode():
+            own = model.encode_text(tokens.to(device)).float().cpu()
+            rows = [computed_feature(tower, row[:length]) for row, length in zip(tokens, lengths)]
+    finally:
+        for part, training in modes: part.training = training   # a frozen part stays in evaluation
     return float((torch.stack(rows) - own).abs().max())
 
 # %% ../../nbs/05_models/79_page_towers.ipynb #7a9e000c

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from ..core.basics import warn_caller
 from ..data.labels import UNKNOWN, label_name
 from .embeddings import Embeddings, as_ids
 from .junk import AUTO, NONE, Junk, as_junk
@@ -116,7 +117,7 @@ def auto_rule(q:SideColumns, # Queries
     ) -> tuple[Junk, str]: # The rule, and why it is none; '' where it is the camera
     "What `auto` stands for on two sides"
     for whose, side in (('queries have', q), ('gallery has', g)):
-        if 'cam' not in side: return Junk(), f'the {whose} no cameras'
+        if 'cam' not in side or (np.asarray(side['cam']) == -1).all(): return Junk(), f'the {whose} no cameras'
     if _all_equal(q, g, 'cam'): return Junk(), ONE_CAMERA
     if 'pid' in q and 'pid' in g and _all_equal(q, g, 'pid'): return Junk(), 'all images show one person'
     return Junk('cam'), ''
@@ -214,8 +215,14 @@ def _named(side, column):
 def _anybody_of(rule, q, g):
     "The parts of a rule over both sides"
     def part(column, query, image):
-        images = np.flatnonzero(_named(g, column) == label_name(image))
-        return _Anybody(_named(q, column) == label_name(query), images)
+        of_queries, of_images = _named(q, column), _named(g, column)
+        there = {*of_queries, *of_images}
+        for value in (query, image):
+            if label_name(value) not in there:
+                warn_caller(
+                    f"junk={str(rule)!r}: nothing has {column} {value!r}, so that {column}={query}:{image} "
+                    f"leaves nothing out; there are {', '.join(sorted(there)[:10])}")
+        return _Anybody(of_queries == label_name(query), np.flatnonzero(of_images == label_name(image)))
 
     return tuple(part(*pair) for pair in rule.pairs)
 

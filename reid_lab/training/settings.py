@@ -84,12 +84,14 @@ def _is_large_array(x): return isinstance(x, (np.ndarray, torch.Tensor)) and int
 
 
 def _values_sum(x):
-    "Three sums over an array, with as many digits as survive another order of adding"
+    "Sums over an array, with as many digits as survive another order of adding"
     if isinstance(x, torch.Tensor): x = x.detach().float().cpu().numpy()
     if x.dtype.kind not in 'biuf': return _sum(x.tolist())
-    x = np.abs(x.astype(np.float64).ravel())
-    weighted = x*np.linspace(1, 2, len(x))      # tells another order of the same values
-    return [float(f'{total:.6g}') for total in (x.sum(), (x**2).sum(), weighted.sum())]
+    signed = x.astype(np.float64).ravel()
+    x, place = np.abs(signed), np.linspace(1, 2, len(signed))   # the place tells another order of the same values
+    sums = [float(f'{total:.6g}') for total in (x.sum(), (x**2).sum(), (x*place).sum())]
+    share = (signed*place).sum()/max(x.sum(), 1e-300)     # tells other signs; the sum itself may cancel to its rounding
+    return [*sums, float(f'{share:.6f}')]
 
 
 def _of_record(x, name):

@@ -72,3 +72,13 @@ def test_an_answer_names_the_model_and_what_it_has_seen():
     assert "photographs are harder" in on_world.caveats()[1]
     foreign = find(q, bare(g), 2)
     assert "what it has seen is not known here" in foreign.caveats()[0]
+
+
+def test_nobody_is_junk_for_nobody():
+    "Images without a label on both sides are people of their own: no rule takes one out of another's list"
+    draw = np.random.default_rng(0)
+    q = Embeddings(draw.normal(size=(3, 8)), [-1, -1, 5], [0, 1, 0])
+    g = Embeddings(draw.normal(size=(6, 8)), [-1, -1, -1, 5, 5, 6], [0, 1, 0, 0, 1, 0])
+    listed = find(q, g, k=6, junk="cam").result.index
+    assert [sorted(row) for row in listed[:2].tolist()] == [[*range(6)]]*2
+    assert sorted(listed[2].tolist()) == [-1, 0, 1, 2, 4, 5]     # of its own person and camera: row 3

@@ -2,9 +2,10 @@
 import sys
 from types import ModuleType
 
+import pytest
 import torch
 
-from reid_lab.core.own_code import own_files
+from reid_lab.core.own_code import code_sum, own_files
 
 
 def test_modules_whose_file_is_nowhere_are_nobodys(tmp_path, monkeypatch):
@@ -26,3 +27,10 @@ def test_a_program_may_be_named_as_it_was_typed(tmp_path, monkeypatch):
     (tmp_path/"mine.py").write_text("")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "mine.py", raising=False)
     assert [str(own_files()[name]) for name in ("__main__",)] == ["mine.py"]
+
+
+@pytest.mark.parametrize("mark", ["\f", "\u2028", "\x0b"])
+def test_marks_that_end_a_line_elsewhere_hide_nothing(mark):
+    first, other = (f"s = '{mark}'  # one\ndef f(x, margin={m}):\n    return x*margin\n" for m in (.3, .9))
+    assert code_sum(first) != code_sum(other)
+    assert code_sum(first) == code_sum(first.replace("# one", "# another word"))

@@ -317,3 +317,10 @@ def test_a_row_carries_the_version_of_the_users_code(tmp_path, monkeypatch):
             run.record(dict(mAP=1.), "world")
     finally: del sys.modules["mine_in_a_row"]
     assert "mine_in_a_row.py #" in load_results(tmp_path/"r.csv").env[0]["own"]
+
+
+def test_a_base_that_is_not_there_loses_no_row(tmp_path):
+    run = start_run("n", dict(preset="quick"), tmp_path/"run", results=tmp_path/"r.csv")
+    run.record(dict(mAP=50., R1=40.), "world-quick", variant="ours")
+    assert len(run.finish(base="typo")) == 1 and len(load_results(tmp_path/"r.csv")) == 1
+    assert any("base='typo'" in note for note in run.ending.notes)

@@ -1,7 +1,11 @@
 "Losses that are added to those of a model: every family computes them, and what cannot be computed is refused"
+import importlib
+from functools import partial
+
 import pytest
 import torch
 
+from reid_lab.core.plugins import own_modules
 from reid_lab.data.text import WordPiece
 from reid_lab.losses import image
 from reid_lab.losses.added import (
@@ -130,6 +134,26 @@ def test_code_decides_the_key():
     assert loss_facts(added_losses("triplet")) == dict(added_losses=["triplet: triplet"])
     (own,), (other,) = (loss_facts(added_losses(dict(x=f)))["added_losses"] for f in (spread, nearer))
     assert own.startswith("x: x [") and own[-14:] != other[-14:]
+
+
+def test_what_a_function_was_given_decides_the_key():
+    def within(margin):
+        def loss(emb): return margin*emb.sum()
+        return loss
+    facts = [loss_facts(added_losses(dict(x=f)))["added_losses"][0] for f in (
+        partial(spread, scale=.3), partial(spread, scale=.9), within(.3), within(.9), image.triplet,
+        partial(image.triplet, margin=.9))]
+    assert len({*facts}) == 6
+
+
+def test_a_registered_loss_knows_its_module(tmp_path, monkeypatch):
+    "So that sweeps, kernels and colleagues get it"
+    (tmp_path/"mine_only.py").write_text("from reid_lab.losses.added import register_loss\n"
+                                         "register_loss('only_mine', lambda emb: emb.sum())\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("mine_only")
+    assert LOSSES.origin("only_mine") == "mine_only" and "mine_only" in {own.name for own in own_modules()}
+    assert LOSSES.origin("triplet") == ""
 
 
 def test_training_of_images(people):

@@ -64,3 +64,10 @@ def test_the_package_stays_far_below_the_limit_and_accents_are_those_of_unicode(
     inside = np.zeros(0x110000, bool)
     for first, last in accents(): inside[first:last + 1] = True
     assert inside[[0x301, 0x345, 0x20d0]].all() and not inside[[0x41, 0x20dd, 0xfe0f, 0x34f]].any()
+
+
+def test_a_frozen_part_stays_in_evaluation():
+    model = create_model("clip_tiny", weights="world").train()
+    frozen = next(model.children()).eval()
+    page_tower(model, ["a man in red"])
+    assert model.training and not frozen.training

@@ -239,3 +239,33 @@ def test_the_default_is_one_for_all():
             assert rivals(q, g).equals(rivals(q, g, junk=want))
             assert found == retrieval_metrics(q, g, junk=want)
     assert compared_labels("auto") == ("pid", "cam") and compared_labels(Junk("clothes")) == ("pid",)
+
+
+def test_a_pair_of_values_that_nothing_has_is_said():
+    q, g = (Embeddings(np.eye(6), [0, 1, 2]*2, [0, 1, 2]*2) for _ in range(2))
+    said = "nothing has cam 'c3', so that cam=c3:2 leaves nothing out; there are 0, 1, 2"
+    with pytest.warns(UserWarning, match=said):
+        apply_junk("cam=c3:2", q, g)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        apply_junk("cam=1:2", q, g)
+
+
+def test_unknown_cameras_are_no_single_camera():
+    q, g = (Embeddings(np.eye(3), [0, 1, 2], [-1]*3) for _ in range(2))
+    left_out = apply_junk("auto", q, g)
+    assert not left_out.rule and left_out.why == "the queries have no cameras"
+
+
+@pytest.mark.parametrize("junk", ["cam", "none"])
+def test_reasons_compare_cameras_by_name_whatever_is_junk(junk):
+    "Two sides that number the same cameras differently"
+    draw = np.random.default_rng(0)
+    sides = [Embeddings(draw.normal(size=(40, 8)), np.arange(40) % 5, np.array(order)[np.arange(40) % 4],
+                        columns=dict(cam_name=np.array(list("abcd"))[np.arange(40) % 4]))
+             for order in ([0, 1, 2, 3], [3, 2, 1, 0])]
+    searched = Searched(*sides, junk=junk)
+    cameras = [np.asarray(side.columns["cam_name"]) for side in (searched.q, searched.g)]
+    wrong = searched.near["wrong"].to_numpy()
+    same = failure_table(searched).sort_values("query")["same camera"].to_numpy().astype(bool)
+    assert same.tolist() == (cameras[0] == cameras[1][wrong]).tolist()

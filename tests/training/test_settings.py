@@ -5,6 +5,7 @@ import linecache
 import sys
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -259,3 +260,9 @@ def test_numbers_of_the_learner_count(tmp_path):
     fit(Net(), Blobs(), 60, tmp_path/"t", {}, lr=.1, clip=1., device="cpu", quiet=True)
     with pytest.raises(ValueError, match=r"learner.lr': \(0.1, 0.2\)"):
         fit(Net(), Blobs(), 60, tmp_path/"t", {}, lr=.2, clip=1., device="cpu", quiet=True)
+
+
+def test_signs_of_a_large_array_are_a_setting():
+    values = np.random.default_rng(0).normal(size=(50, 50))
+    first, other, again = (plain_settings(callback=SimpleNamespace(values=x)) for x in (values, -values, values.copy()))
+    assert first == again and first != other
