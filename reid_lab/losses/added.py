@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 
 import torch
 
@@ -35,10 +36,16 @@ LOSSES = Registry('loss', dict(itc=text.itc, sdm=text.sdm, triplet=image.triplet
                                 weighted_triplet=image.weighted_triplet)) # By name, each with the module it is from
 
 
+def _parameters(function):
+    "Of a function; of a module those of its `forward`"
+    return inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function).parameters
+
+
 def _settings_of(function):
     "Parameter that is no feature -> its default"
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.name not in FEATURES}
+    kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return {p.name: p.default for p in _parameters(function).values()
+            if p.name not in FEATURES and p.kind not in kinds}
 
 
 def _module_of(function):
@@ -46,6 +53,12 @@ def _module_of(function):
     function = inspect.unwrap(function)
     if isinstance(function, partial): return _module_of(function.func)
     return getattr(function, '__module__', type(function).__module__)
+
+
+def _origin_of(function):
+    "Module and name of its definition"
+    named = inspect.unwrap(function)
+    return f"{_module_of(function)}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
 def _check_function(function, name):
@@ -61,13 +74,13 @@ def _check_function(function, name):
 def register_loss(name:str, # By which runs, studies and the command line know it
     function:Callable, # Features -> scalar, see `FEATURES`
     ) -> Callable: # The function
-    "Make a loss known by name; a name stands for one function"
+    "Make a loss known by name; a cell or module that runs again may define its function again"
     if not name.isidentifier(): raise ValueError(f"{name!r} cannot be the name of a loss; use letters, digits and _")
     _check_function(function, name)
     known = LOSSES.get(name, function)
-    if known is not function and _module_of(known) != _module_of(function):
-        raise ValueError(f"the loss {name!r} is that of {_module_of(known)}; choose another name")
-    LOSSES[name] = function     # a cell that runs again defines it again
+    if known is not function and _origin_of(known) != _origin_of(function):
+        raise ValueError(f"the loss {name!r} is {_origin_of(known)}; choose another name")
+    LOSSES[name] = function
     return function
 
 # %% ../../nbs/02_losses/51_added.ipynb #11b1310e
@@ -80,8 +93,10 @@ class AddedLoss:
     settings: tuple = ()    # (parameter, value) pairs that differ from the defaults of the function
 
     def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ValueError(f"{self.name!r} cannot be the name of a loss; use letters, digits and _")
         _check_function(self.function, self.name)
-        if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < math.inf:
+        if isinstance(self.weight, bool) or not isinstance(self.weight, Real) or not 0 < self.weight < math.inf:
             raise ValueError(f"the weight of loss {self.name!r} is {self.weight!r}; give a number above 0")
         for parameter, _ in self.settings:
             check_choice(f'setting of loss {self.name}', parameter, list(_settings_of(self.function)))
@@ -140,6 +155,7 @@ def _from_term(term):
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult):
         weight, term = _literal(term.left), term.right
     if isinstance(term, ast.Call) and not term.args:
+        if any(keyword.arg is None for keyword in term.keywords): raise _Unreadable     # `**{...}`
         settings = tuple((keyword.arg, _literal(keyword.value)) for keyword in term.keywords)
         term = term.func
     if not isinstance(term, ast.Name): raise _Unreadable
@@ -156,10 +172,10 @@ def _from_text(given):
 
 def _from_entry(name, entry):
     "An `AddedLoss` from an entry of a dict"
-    parts = entry if isinstance(entry, tuple) else (entry,)
-    if not 1 <= len(parts) <= 3:
+    parts = tuple(entry) if isinstance(entry, tuple | list) else (entry,)
+    if not 1 <= len(parts) <= 3 or len(parts) == 3 and not isinstance(parts[2], Mapping):
         raise ValueError(f"loss {name!r} is {entry!r}; "
-                         "give a function, (function, weight) or (function, weight, settings)")
+                         "give a function, (function, weight) or (function, weight, dict of settings)")
     function = parts[0]
     weight = parts[1] if len(parts) > 1 else 1.
     settings = parts[2] if len(parts) > 2 else {}
@@ -185,7 +201,11 @@ def added_losses(given:str | Mapping | Iterable[AddedLoss]=(), # `2*triplet(marg
                 f"losses={given!r} cannot be read; write a sum such as '2*triplet(margin=.5) + circle' "
                 f"of the names {list(LOSSES)}") from None
     elif isinstance(given, Mapping): losses = [_from_entry(name, entry) for name, entry in given.items()]
-    else: losses = list(given)
+    else: losses = list(given) if isinstance(given, Iterable) else [given]
+    wrong = [loss for loss in losses if not isinstance(loss, AddedLoss)]
+    if wrong:
+        raise TypeError(f"losses has {wrong[0]!r}; give a dict such as dict(own=(function, 1.)), or a text such as "
+                        "'2*triplet(margin=.5) + circle'")
     names = [loss.name for loss in losses]
     twice = [name for name in names if names.count(name) > 1]
     if twice: raise ValueError(f"losses has {twice[0]!r} twice; give a dict with a name for each")
@@ -194,13 +214,18 @@ def added_losses(given:str | Mapping | Iterable[AddedLoss]=(), # `2*triplet(marg
 # %% ../../nbs/02_losses/51_added.ipynb #76c60319
 def _value(loss, features):
     "A loss of features, unweighted"
-    parameters = inspect.signature(loss.function).parameters
+    parameters = _parameters(loss.function)
     missing = [name for name in parameters if name in FEATURES and name not in features
                and parameters[name].default is inspect.Parameter.empty]
     if missing:
         raise ValueError(f"loss {loss.name!r} needs {', '.join(missing)}, and this model and its batches have "
                          f"{', '.join(features)}; give it a default, or take another model")
-    return loss.function(**{name: features[name] for name in parameters if name in features}, **dict(loss.settings))
+    found = loss.function(**{name: features[name] for name in parameters if name in features}, **dict(loss.settings))
+    if not isinstance(found, torch.Tensor) or found.ndim:
+        what = f'of shape {tuple(found.shape)}' if isinstance(found, torch.Tensor) else repr(found)
+        raise TypeError(f"loss {loss.name!r} returned a value {what}; return a tensor without dimensions, "
+                        "such as a mean over the batch")
+    return found
 
 
 def with_added_losses(model:torch.nn.Module, # With a tuple of `AddedLoss` in `added_losses`, or without
@@ -213,7 +238,8 @@ def with_added_losses(model:torch.nn.Module, # With a tuple of `AddedLoss` in `a
     if not losses: return out
     labels = {name: batch[name] for name in ('pid', 'label', 'cam') if batch.get(name) is not None}
     named = {name: gathered(values) for name, values in {**features, **labels}.items()}
-    named = dict(emb=named.get('img'), rows=own_rows()) | named
+    if 'img' in named: named.setdefault('emb', named['img'])    # what losses of images see of a model for captions
+    named['rows'] = own_rows()
     terms = {f'{loss.name}_loss': loss.weight*_value(loss, named) for loss in losses}
     same = [name for name in terms if name in out]
     if same:
@@ -230,9 +256,8 @@ def add_losses(model:torch.nn.Module, # Ends its `forward` with `with_added_loss
 
     def check(module, args, out):
         "Refuse outputs without the added terms"
-        check_once.remove()
         missing = [loss.name for loss in module.added_losses if f'{loss.name}_loss' not in out]
-        if not missing: return
+        if not missing: return check_once.remove()
         raise ValueError(
             f"{type(module).__name__} does not add losses, such as {missing[0]!r}; end its forward with "
             "`return with_added_losses(self, out, batch, emb=...)`, or leave losses out")

@@ -22,7 +22,9 @@ _SIGNS = {'+': 'joins columns', ',': 'joins rules', '=': 'stands before a pair',
 def _checked_name(name, what):
     "A column, or a value of a pair, that can be written and read again"
     if not isinstance(name, str) or name != name.strip() or not name:
-        raise ValueError(f"junk: {what} {name!r} is no name; give a text without spaces at its ends")
+        hint = 'give a text without spaces at its ends'
+        if name == '': hint = 'give a column, or take a comma out'
+        raise ValueError(f"junk: {what} {name!r} is no name; {hint}")
     for sign, meaning in _SIGNS.items():
         if sign in name:
             raise ValueError(f"junk: {what} {name!r} holds {sign!r}, which {meaning} in a rule: rename it")

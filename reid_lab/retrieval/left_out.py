@@ -227,6 +227,16 @@ def _anybody_of(rule, q, g):
     return tuple(part(*pair) for pair in rule.pairs)
 
 
+def _warn_of_strangers(rule, codes, q, g):
+    "A warning for columns that share no value, so that they leave nothing out; cameras of two places are as they are"
+    for name, (query, image) in codes.items():
+        both_known = (query != UNKNOWN).any() and (image != UNKNOWN).any()
+        if name == 'cam' or not both_known or np.isin(query[query != UNKNOWN], image).any(): continue
+        queries, images = (', '.join(map(str, pd.unique(np.asarray(side[name]))[:4])) for side in (q, g))
+        warn_caller(f"junk={str(rule)!r}: no query has the {name} of an image ({queries} against {images}), so that it "
+                    "leaves nothing out; spell the values alike on both sides")
+
+
 def apply_junk(junk:Junk | str | None, # A rule, its text, `auto`, or None for nothing
     q:Embeddings | Shards | Mapping | SideColumns, # Queries, or their columns with `pid`
     g:Embeddings | Shards | Mapping | SideColumns, # Gallery, numbered like the queries
@@ -238,6 +248,7 @@ def apply_junk(junk:Junk | str | None, # A rule, its text, `auto`, or None for n
     _check_columns(rule, q, g)
     of_person = dict.fromkeys(name for group in rule.groups for name in group)
     codes = {name: codes_of(name, _column(q, name), _column(g, name)) for name in of_person}
+    _warn_of_strangers(rule, codes, q, g)
     return LeftOut(rule, why, codes, _anybody_of(rule, q, g))
 
 

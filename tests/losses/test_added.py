@@ -2,6 +2,7 @@
 import importlib
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,6 +101,8 @@ def test_text_and_dict_are_the_same():
 @pytest.mark.parametrize("given, message", [
     ("tripel", "Did you mean 'triplet'"), ("triplet -", "write a sum such as"), ("triplet(.3)", "write a sum such as"),
     ("3", "write a sum such as"), ("triplet(m=1)", "setting of loss triplet='m'"), ("0*triplet", "a number above 0"),
+    ("triplet(**{})", "write a sum such as"), (dict(own=[spread, 0]), "a number above 0"),
+    (dict(own=(spread, 1., 3)), "dict of settings"), ({"a b": spread}, "cannot be the name of a loss"),
     ("triplet + triplet", "a name for each"), (dict(own="tripel"), "Did you mean 'triplet'"),
     (dict(own=(spread, float("nan"))), "a number above 0"), (dict(own=(spread, True)), "a number above 0")])
 def test_what_cannot_be_read_is_refused(given, message):
@@ -110,8 +113,20 @@ def test_what_no_batch_has_is_refused(tokenizer):
     with pytest.raises(TypeError, match="needs words, which no batch has"):
         added_losses(dict(own=lambda emb, words: emb.sum()))
     with pytest.raises(TypeError, match="give a function of features"): added_losses(dict(own=3))
+    for given in ([spread], ("triplet",), spread):
+        with pytest.raises(TypeError, match=r"give a dict such as dict\(own=\(function, 1.\)\)"): added_losses(given)
+    with pytest.raises(TypeError, match="needs input, target, which"): added_losses(dict(own=torch.nn.MSELoss()))
+    assert added_losses(dict(own=(lambda emb, **more: emb.sum(), np.float32(.5))))[0].weight == .5
     model = add_losses(made("bot_tiny", tokenizer), added_losses(dict(own=nearer)))
     with pytest.raises(ValueError, match="needs img, txt, and this model and its batches have emb"):
+        model(sample_batch(model.size))
+
+
+@pytest.mark.parametrize("loss, said", [
+    (lambda emb: emb.mean(1), r"value of shape \(8,\)"), (lambda emb: 1., "value 1.0")])
+def test_what_is_no_scalar_is_refused(loss, said, tokenizer):
+    model = add_losses(made("bot_tiny", tokenizer), added_losses(dict(own=loss)))
+    with pytest.raises(TypeError, match=f"loss 'own' returned a {said}; return a tensor without dimensions"):
         model(sample_batch(model.size))
 
 
@@ -120,12 +135,14 @@ def test_a_model_that_leaves_them_out_is_refused():
         def forward(self, batch): return dict(own_loss=batch["img"].sum())
     model = add_losses(Alone(), added_losses("triplet"))
     with pytest.raises(ValueError, match="Alone does not add losses, such as 'triplet'"): model(dict(img=torch.ones(2)))
+    with pytest.raises(ValueError, match="Alone does not add losses"): model(dict(img=torch.ones(2)))
 
 
 def test_a_name_stands_for_one_function():
     register_loss("spread", spread)
     assert str(added_losses("spread(scale=2)")[0]) == "spread(scale=2)"
-    with pytest.raises(ValueError, match="that of reid_lab.losses.image"): register_loss("triplet", spread)
+    with pytest.raises(ValueError, match="is reid_lab.losses.image.triplet; choose"): register_loss("triplet", spread)
+    with pytest.raises(ValueError, match="choose another name"): register_loss("spread", nearer)
     with pytest.raises(ValueError, match="cannot be the name of a loss"): register_loss("my loss", spread)
 
 

@@ -269,3 +269,13 @@ def test_reasons_compare_cameras_by_name_whatever_is_junk(junk):
     wrong = searched.near["wrong"].to_numpy()
     same = failure_table(searched).sort_values("query")["same camera"].to_numpy().astype(bool)
     assert same.tolist() == (cameras[0] == cameras[1][wrong]).tolist()
+
+
+def test_values_that_the_sides_spell_differently_are_said():
+    sides = [Embeddings(np.eye(6), [0, 1, 2]*2, [0, 1, 2]*2, columns=dict(clothes=np.array(list(letters)*2)))
+             for letters in ("ABC", "abc")]
+    with pytest.warns(UserWarning, match=r"no query has the clothes of an image \(A, B, C against a, b, c\)"):
+        apply_junk("clothes", *sides)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        apply_junk("clothes", sides[0], sides[0])

@@ -110,9 +110,16 @@ function render({ model, el }) {
 
   // The sentence as the model reads it: what it does not read is struck through, and said to who cannot see that.
   const UNREAD = { u: "unknown to the model", c: "cut off: the sentence is too long" };
-  const asked = (words) => words.length ? h("p", { class: "rl-asked" }, words.map(([word, mark]) => [mark in UNREAD
-    ? h("s", { title: UNREAD[mark] }, word, h("span", { class: "rl-sr" }, ` (not read: ${UNREAD[mark]})`)) : word, " "]),
-    h("small", { class: "rl-mute" }, "struck through: not read")) : null;
+  const MOST_WORDS = 60;    // of a sentence; the answer stays in sight
+  const word = ([text, mark]) => [mark in UNREAD
+    ? h("s", { title: UNREAD[mark] }, text, h("span", { class: "rl-sr" }, ` (not read: ${UNREAD[mark]})`)) : text, " "];
+  const asked = (words) => {
+    if (!words.length) return null;
+    const further = words.length - MOST_WORDS;
+    const rest = further > 0 ? `and ${further.toLocaleString("en")} further words; ` : "";
+    return h("p", { class: "rl-asked" }, words.slice(0, MOST_WORDS).map(word),
+      h("small", { class: "rl-mute" }, `${rest}struck through: not read`));
+  };
 
   // The best score is named once: above the strip, if it stands there.
   const withoutScore = (remarks, byChance) => {
