@@ -110,14 +110,16 @@ function render({ model, el }) {
 
   // The sentence as the model reads it: what it does not read is struck through, and said to who cannot see that.
   const UNREAD = { u: "unknown to the model", c: "cut off: the sentence is too long" };
-  const MOST_WORDS = 60;    // of a sentence; the answer stays in sight
+  const CUT_SHOWN = 8;    // of the words that are cut off at the end; the answer stays in sight
   const word = ([text, mark]) => [mark in UNREAD
     ? h("s", { title: UNREAD[mark] }, text, h("span", { class: "rl-sr" }, ` (not read: ${UNREAD[mark]})`)) : text, " "];
   const asked = (words) => {
     if (!words.length) return null;
-    const further = words.length - MOST_WORDS;
-    const rest = further > 0 ? `and ${further.toLocaleString("en")} further words; ` : "";
-    return h("p", { class: "rl-asked" }, words.slice(0, MOST_WORDS).map(word),
+    const firstCut = words.findIndex(([, mark]) => mark === "c");
+    const shown = firstCut < 0 ? words : words.slice(0, firstCut + CUT_SHOWN);
+    const further = words.length - shown.length;
+    const rest = further > 0 ? `and ${further.toLocaleString("en")} further words, cut off; ` : "";
+    return h("p", { class: "rl-asked" }, shown.map(word),
       h("small", { class: "rl-mute" }, `${rest}struck through: not read`));
   };
 
