@@ -207,6 +207,14 @@ def forward(old: str) -> Callable:
     return __getattr__
 
 
+class AlsoFunction(ModuleType):
+    "An old module whose name is a function of the package now: once imported it hides that, so it can be called as well"
+    def __call__(self, *args, **kw):
+        from . import _HOME
+        name = self.__name__.partition('.')[2]
+        return getattr(import_module(f'reid_lab.{_HOME[name]}'), name)(*args, **kw)
+
+
 class OldModules(MetaPathFinder, Loader):
     "Finds an old module after all other finders have failed"
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -215,7 +223,8 @@ class OldModules(MetaPathFinder, Loader):
         if package != 'reid_lab' or old not in (*MOVED, *OLD_PACKAGES): return None
         return ModuleSpec(fullname, self, is_package=old in OLD_PACKAGES)
 
-    def create_module(self, spec: ModuleSpec) -> None: return None
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return AlsoFunction(spec.name) if spec.name == 'reid_lab.cluster' else None
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__.partition('.')[2]

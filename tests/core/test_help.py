@@ -82,3 +82,9 @@ def test_the_page_of_public_names_lists_them_all():
                    for line in output.get("data", {}).get("text/markdown", ()))
     listed = [line.split("`")[1].removeprefix("rl.") for line in text.splitlines() if line.startswith("| `rl.")]
     assert listed == rl.__all__
+
+
+def test_rules_and_clusters_have_short_names():
+    from reid_lab.retrieval import cameras, junk, rerank
+    assert (rl.Junk, rl.jaccard_distances, rl.cluster) == (junk.Junk, rerank.jaccard_distances, cameras.cluster)
+    assert {"Junk", "jaccard_distances", "cluster"} <= {*rl.__all__}

@@ -92,3 +92,17 @@ def test_public_names_of_0_1_are_there():
     assert set(reid_lab.__all__) >= {
         "World", "load_dataset", "ReidTable", "create_model", "list_models", "embed_crops", "search", "Embeddings",
         "retrieval_metrics", "compare", "fuse", "adapt_embeddings", "bias_report", "refine", "run"}
+
+
+def test_an_old_module_may_have_the_name_of_a_public_function():
+    code = """
+import warnings
+import reid_lab as rl
+assert list(rl.cluster([[0., 0.], [5., 5.]], 2, seed=0)) in ([0, 1], [1, 0])
+warnings.simplefilter("ignore")
+from reid_lab.cluster import read_backend       # from here on the attribute of the package is the old module
+assert type(rl.cluster).__name__ == "AlsoFunction" and read_backend("loky")
+assert list(rl.cluster([[0., 0.], [5., 5.]], 2, seed=0)) in ([0, 1], [1, 0])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
