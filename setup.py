@@ -25,7 +25,8 @@ setup(
     packages=[p for p in find_packages(include=["reid_lab", "reid_lab.*"]) if p != notebooks] + [notebooks],
     package_dir={notebooks: "nbs/experiments"},
     package_data={"reid_lab": ["py.typed", "resources/*", "resources/front/*", "resources/published/*",
-                               "resources/weights/*", "resources/new/*", "resources/new/*/*"], notebooks: ["*.ipynb"]},
+                               "resources/weights/*", "resources/new/*", "resources/new/*/*",
+                               "resources/examples/*/*", "resources/examples/*/*/*"], notebooks: ["*.ipynb"]},
     include_package_data=True, zip_safe=False, python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
     extras_require={k: cfg[f"{k}_requirements"].split()

@@ -15,7 +15,7 @@ def _new(a):
     "`reid_lab new`"
     from reid_lab.experiments.repository import new_repository, package_name
     name = package_name(a.folder)
-    for path in new_repository(a.folder): print(path)
+    for path in new_repository(a.folder, a.example): print(path)
     print(f'next: cd {shlex.quote(a.folder)} && pip install -e . && pytest && reid_lab run {name} --preset smoke')
     return 0
 
@@ -25,3 +25,6 @@ def add_new(command:Callable[..., argparse.ArgumentParser], # Called with name, 
     "Add `new` to a command line"
     c = command('new', _new, 'write a repository of your own: a model, a study, a notebook and a test')
     c.add_argument('folder', help='new or empty; its name becomes that of the package')
+    c.add_argument('--example', default='', metavar='NAME',
+                   help='a finished piece of research in place of the template: cluster_contrast (training without '
+                        'labels)')

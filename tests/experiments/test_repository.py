@@ -1,6 +1,7 @@
 "A repository that `reid_lab new` writes: what it holds, and that it works where it is installed"
 import json
 import os
+import re
 import site
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from PIL import Image
 
 import reid_lab
 from reid_lab.experiments.params import notebook_parameters
-from reid_lab.experiments.repository import new_repository
+from reid_lab.experiments.repository import EXAMPLES, new_repository
 
 ROOT = Path(reid_lab.__file__).resolve().parents[1]
 
@@ -27,6 +28,33 @@ def test_it_is_small_and_has_the_name_of_its_folder(tmp_path):
     assert notebook_parameters(files[4]) == dict(preset="quick", study="main", seed=0, seeds=0, out_dir="")
     template = Path(reid_lab.__file__).parent/"resources"/"new"
     assert sum(len(path.read_text().splitlines()) for path in template.rglob("*.txt")) <= 150
+
+
+def code_lines(files):
+    "Lines of modules, of the notebook's code and of the test, empty ones left out"
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix == ".py"]
+    for path in files:
+        if path.suffix != ".ipynb": continue
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [line for text in texts for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_is_written_by_the_same_rules(example, tmp_path):
+    files = new_repository(tmp_path/"ring", example)
+    template = {path.relative_to(tmp_path/"plain").as_posix() for path in new_repository(tmp_path/"plain")}
+    names = {path.relative_to(tmp_path/"ring").as_posix() for path in files}
+    assert {name.replace("plain", "ring") for name in template} <= names
+    assert not [path for path in files if "mylab" in path.read_text(encoding="utf-8")]
+    assert (tmp_path/"ring"/"pyproject.toml").read_text() == (tmp_path/"plain"/"pyproject.toml").read_text().replace(
+        "plain", "ring")
+    lines = code_lines(files)
+    assert len(lines) <= 120 and max(map(len, lines)) <= 120
+    hidden = re.compile(r"import .*\b_(?!_)|\b(?!self|__)\w+\._(?!_)|hook")     # names of the library that begin with _
+    assert not [line for line in lines if hidden.search(line)]
+    with pytest.raises(ValueError, match="cluster_contrast"): new_repository(tmp_path/"other", "no such example")
+    assert not (tmp_path/"other").exists()
 
 
 def test_nothing_is_written_into_a_folder_in_use(tmp_path):
