@@ -174,6 +174,7 @@ RENAMED = {  # old module -> {name: name now}
     'recipes.cfan': dict(sight_rows='visibility_rows'),
     'recipes.training': dict(counted='steps_over_epochs'),
 }
+ALSO_FUNCTIONS = {'cluster': 'retrieval.cameras'}   # old module -> where the function `reid_lab` offers by its name is
 OLD_PACKAGES = ('captioning',)  # packages that hold nothing any more
 
 
@@ -210,9 +211,8 @@ def forward(old: str) -> Callable:
 class AlsoFunction(ModuleType):
     "An old module whose name is a function of the package now: once imported it hides that, so it can be called as well"
     def __call__(self, *args, **kw):
-        from . import _HOME
         name = self.__name__.partition('.')[2]
-        return getattr(import_module(f'reid_lab.{_HOME[name]}'), name)(*args, **kw)
+        return getattr(import_module(f'reid_lab.{ALSO_FUNCTIONS[name]}'), name)(*args, **kw)
 
 
 class OldModules(MetaPathFinder, Loader):
@@ -224,7 +224,7 @@ class OldModules(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=old in OLD_PACKAGES)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return AlsoFunction(spec.name) if spec.name == 'reid_lab.cluster' else None
+        return AlsoFunction(spec.name) if spec.name.partition('.')[2] in ALSO_FUNCTIONS else None
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__.partition('.')[2]
