@@ -343,7 +343,10 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self):
         columns = shutil.get_terminal_size().columns - 2    # as argparse has it
         if self.about_notebook: self.epilog = self.about_notebook
-        elif self.ending: self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
+        elif self.ending:
+            with warnings.catch_warnings(): # `list` says what is wrong with what is listed
+                warnings.simplefilter('ignore')
+                self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
         return super().format_help().rstrip('\n') + '\n'
 
 

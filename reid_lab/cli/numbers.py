@@ -258,6 +258,14 @@ def _own_rows(a, where):
         raise FileNotFoundError(f'{e}. {_where_smoke_is()}') from None
 
 
+def _has_smoke_runs_alone(a, where):
+    "Whether all runs are asked for, none is in the user's own store, and there are some at preset=smoke"
+    from reid_lab.experiments.kept_runs import smoke_folders
+    from reid_lab.results.rows import results_path
+    if a.store != 'own' or a.runs or where: return False
+    return not results_path(a.store).exists() and bool(smoke_folders())
+
+
 def _results_table(a, where):
     "`reid_lab results table`"
     from reid_lab.experiments.kept_runs import stored_sides
@@ -285,6 +293,9 @@ def _results(a):
     check_used(a, FORM_OPTIONS, 'is for `reid_lab results table`; leave it out')
     if a.action == 'list':
         check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
+        if _has_smoke_runs_alone(a, where):
+            print(f'No rows are stored yet. {_where_smoke_is()}')
+            return 0
         known = _own_rows(a, where)
         shown = known[known.run.isin(a.runs)] if a.runs else known
         if not len(shown): raise ValueError(_no_rows(a, load_results(a.store)))

@@ -74,16 +74,43 @@ def _of_package():
 
 def notebooks() -> dict[str, Path]: # By name
     "The experiment notebooks: of this package, of modules that are loaded, and of the project folder, which come first"
-    of_modules = {name: Path(own.path).expanduser().resolve() for name, own in EXPERIMENTS.items()}
     of_project = _by_name((project_root()/'nbs'/'experiments').glob('*.ipynb'))
-    return dict(sorted({**_of_package(), **of_modules, **of_project}.items()))
+    return dict(sorted({**_of_package(), **_of_modules(), **of_project}.items()))
+
+
+def _of_modules():
+    "The notebooks that modules of the user's have registered, whether or not their files are there"
+    return {name: Path(own.path).expanduser().resolve() for name, own in EXPERIMENTS.items()}
+
+
+def _short(stem): return stem.removeprefix('run_')
+
+
+def _by_short_name(known):
+    "Short name -> path; where `ring` and `run_ring` are there, the first, as it is named"
+    return {_short(stem): path for stem, path in sorted(known.items(), key=lambda x: _short(x[0]) == x[0])}
+
+
+def _warn_of_doubles(used, name=''):
+    """Say which of two notebooks of one name is used, where a module has registered one of them
+
+    `used`: short name -> path, of the experiment `name` or of all."""
+    ours = {_short(stem): path for stem, path in _of_package().items()}
+    for stem, registered in _of_modules().items():
+        short = _short(stem)
+        if name and short != name: continue
+        chosen = used[short].resolve()
+        others = [path for path in (registered, ours.get(short, registered)) if path.resolve() != chosen]
+        if not others: continue
+        warn_caller(f'experiment {short!r} is there twice: {near_path(chosen)} is used, and {near_path(others[0])} is '
+                    f'not; give that of {EXPERIMENTS.origin(stem)} another name')
 
 
 def origin_of(path:Path, # Of an experiment notebook
     ) -> str: # Empty for this package
     "Where a notebook comes from: the module that registers it, or the folder that it lies in"
     if _of_package().get(path.stem) == path: return ''
-    return EXPERIMENTS.origin(path.stem) or str(near_path(path.parent))
+    return _module_of(path) or str(near_path(path.parent))
 
 
 _OWN = 'An experiment of your own is there once its module is: --with MODULE (in Python: import it).'
@@ -96,9 +123,22 @@ def find_notebook(name:Path | str, # Experiment, or a file
         if Path(name).expanduser().is_file(): return Path(name).expanduser().resolve()
         raise FileNotFoundError(f"no notebook {str(name)!r}; experiments by name: {list(notebooks())}")
     known = notebooks()
-    short = {stem.removeprefix('run_'): path for stem, path in known.items()}
-    if str(name) in known: return known[str(name)]
-    return short[check_choice('experiment', str(name), short, _OWN)]
+    short = _by_short_name(known)
+    found = known.get(str(name)) or short[check_choice('experiment', str(name), short, _OWN)]
+    _warn_of_doubles({**short, _short(found.stem): found}, _short(found.stem))
+    if not found.is_file(): raise FileNotFoundError(_missing(found))
+    return found
+
+
+def _module_of(path):
+    "The module that has registered a notebook; empty for those of this package and of the project folder"
+    return next((EXPERIMENTS.origin(stem) for stem, registered in _of_modules().items() if registered == path), '')
+
+
+def _missing(path):
+    "What is wrong with a notebook that a module registers and that is not there"
+    return (f'{_module_of(path)} registers experiment {_short(path.stem)!r}, and its notebook {str(path)!r} does not exist; put '
+            'it there, or mend the path in that module (an installed package needs it among its package data)')
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #b4ec3141
 def _assigned(node):
@@ -175,9 +215,18 @@ def read_experiment(path:Path | str, # Of a notebook with a title cell and a par
 
 
 def experiments() -> dict[str, Experiment]: # By name
-    "The records of all experiment notebooks, see `notebooks`"
-    records = [read_experiment(path) for path in notebooks().values()]
-    return {x.name: x for x in records}
+    "The records of all experiment notebooks, see `notebooks`; what a module registers and cannot be read is warned of"
+    found, known = {}, _by_short_name(notebooks())
+    for name, path in known.items():
+        try: record = read_experiment(path)
+        except (OSError, ValueError, SyntaxError, KeyError, TypeError) as e:
+            if not _module_of(path): raise     # of this package, or of the project at hand
+            why = f'{near_path(path)} of {_module_of(path)}: {e}' if path.exists() else _missing(path)
+            warn_caller(f'experiment {name!r} is left out: {why}')
+            continue
+        found[record.name] = record
+    _warn_of_doubles(known)
+    return dict(sorted(found.items(), key=lambda x: x[1].path.name))
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #956a6516
 def _kernel_program(modules):

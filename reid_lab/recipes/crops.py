@@ -51,7 +51,7 @@ from ..models.published import hub_record
 from ..models.weights.formats import chosen, open_weights
 from ..models.weights.hub import check_kept, hub_part
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
-from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models
+from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models, own_models
 from .camel import load_run
 from reid_lab.retrieval.embeddings import (
     FIELDS,
@@ -165,8 +165,10 @@ def check_model_name(name:Path | str, # See `ready_model`
     if name in MODELS and name not in ready_names():
         raise ValueError(f"no weights of model={name!r} come with the package; give a file with weights=FILE, or "
                          f"choose one of {ready_names(reads)}")
-    check_choice('model', name, ready_names(reads), 'A folder of a training or of a run will do as well, and '
-                 'frozen:NAME with weights=FILE.')
+    own = own_models(reads)
+    of_own = f"Of your own with weights=FILE: {', '.join(own)}." if own else OWN_MODELS
+    check_choice('model', name, [*ready_names(reads), *own], 'A folder of a training or of a run will do as well, and '
+                 f'frozen:NAME with weights=FILE. {of_own}')
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #65c00003
 def _noted_arguments(weights):

@@ -91,6 +91,7 @@ class RunEnd:
     plumbing: bool = False      # the scores say nothing
     lower: bool = False         # lower scores are better
     seconds: float = 0.         # from the cell that opened the run
+    command: str = ''           # that comes next, for a shell; it is never broken into lines
 
     def as_dict(self) -> dict: # For `from_dict`
         "What JSON can hold"
@@ -231,6 +232,7 @@ def end_lines(end:RunEnd, # From `Run.finish`
         lines += _text_lines(table, n_texts, width, strong)
         if table.left_out: lines.append(f'and {table.left_out} more, in the file of rows')
     if end.sentence: lines += wrapped(end.sentence)
+    if end.command: lines.append(f'Next: {end.command}')
     for note in end.notes: lines += printable(note, lines=True).split('\n') if '\n' in note else wrapped(note)
     return lines
 
@@ -248,6 +250,7 @@ def end_markdown(end:RunEnd, # From `Run.finish`
         head = list(map(markdown_escape, table.head))
         parts.append(tabulate(body, head, 'pipe', colalign=sides, disable_numparse=True))
     if end.sentence: parts.append(markdown_escape(end.sentence))
+    if end.command: parts.append(f'Next:\n\n{textwrap.indent(end.command, 4*" ")}')  # a block of code, copied as it is
     parts += [markdown_escape(note) for note in end.notes]
     if end.figures: parts.append('To open first: ' + ', '.join(f'`{name}`' for name in end.figures))
     if end.seconds: parts.append(f'Finished {end.seconds:.0f} s after the run was opened; its folder has the rest.')
@@ -422,8 +425,8 @@ def next_run(record:dict, # `metrics.json`, with `given`: the parameters that so
 
 
 def _sentence(record, metrics, plumbing, own):
-    "What the run found, in the experiment's own words if it has some; at preset smoke, what comes next"
-    if plumbing: return f'{PLUMBING}. Next: {next_run(record)}'
+    "What the run found, in the experiment's own words if it has some; at preset smoke, that it says nothing"
+    if plumbing: return f'{PLUMBING}.'
     if own or not metrics: return own
     found = conclusions(map(recorded_row, record['rows']), metrics[0])
     return found[1] if found else ''
@@ -455,4 +458,5 @@ def run_end(record:dict, # `metrics.json`
              if note != ending.sentence and not note.startswith(TEST_OF_PLUMBING)]
     return RunEnd(tuple(shown), metrics, about, _sentence({**record, 'rows': rows}, metrics, plumbing, ending.sentence),
                   notes=tuple(notes), figures=_first_figures(ending.figures, list(figures)), plumbing=bool(plumbing),
-                  lower=ending.lower, seconds=record.get('wall_s', 0.))
+                  lower=ending.lower, seconds=record.get('wall_s', 0.),
+                  command=next_run(record) if plumbing else '')

@@ -128,6 +128,14 @@ def test_what_a_module_would_bring_is_refused_with_its_remedy(place, words):
     assert "--with" not in place.command("list", "metrics", "mAQ").stderr      # no module brings a score
 
 
+def test_models_of_ones_own_are_among_those_that_embed_names(place):
+    done = place.command("embed", ".", "--model", "ring_tyni", "--out", "f.npz", "--with", "mylab")
+    assert done.returncode == 2 and "Did you mean 'ring_tiny'?" in done.stderr
+    assert "Of your own with --weights FILE: ring_tiny" in done.stderr
+    done = place.command("embed", ".", "--model", "ring_tyni", "--out", "f.npz")
+    assert done.returncode == 2 and "'ring_tiny'" not in done.stderr and "--with MODULE" in done.stderr
+
+
 SAVES = """
 import mylab
 from reid_lab.models.zoo import create_model

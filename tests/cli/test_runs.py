@@ -271,8 +271,11 @@ def test_the_table_of_a_store_joins_what_differs_in_the_seed_alone(tmp_path, cap
     monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
     assert main(["results"]) == 2 and "`reid_lab results table FOLDER` shows them" in capsys.readouterr().err
     (Path(run_in(tmp_path/"runs"/"run_dart3-1", {0: 40.}, preset="smoke"))/"results.csv").touch()
-    assert main(["results"]) == 2
-    assert re.search("`reid_lab results table [^`]*run_dart3-1` shows them", capsys.readouterr().err)
+    assert main(["results", "list", "a"]) == 2 and "shows them" in capsys.readouterr().err
+    assert main(["results"]) == 0, "runs at preset=smoke alone: nothing is wrong, and they are where they belong"
+    out, err = capsys.readouterr()
+    assert "No rows are stored yet. Rows of preset=smoke are not stored" in out and err == ""
+    assert re.search("`reid_lab results table [^`]*run_dart3-1` shows them", out)
 
 
 def test_bibtex(tmp_path, capsys):

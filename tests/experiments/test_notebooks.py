@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import nbformat
@@ -14,6 +15,7 @@ from nbformat.v4 import new_markdown_cell
 from papermill.exceptions import PapermillExecutionError
 
 from reid_lab.experiments.notebooks import experiments, find_notebook, origin_of, read_experiment, run_notebook
+from reid_lab.experiments.own import EXPERIMENTS, OwnNotebook
 from reid_lab.experiments.run import RUN_FILE, kept_parameters
 
 
@@ -49,6 +51,42 @@ def test_a_new_notebook_needs_no_list(tmp_path, monkeypatch, capsys):
         assert main(["list", "experiments", name]) == 0 and "preset = 'quick'" in capsys.readouterr().out
     assert main(["list", "experiments"]) == 0
     assert f"; from {tmp_path}" in capsys.readouterr().out
+
+
+def registered(monkeypatch, **paths):
+    "Notebooks by stem, as modules of a user register them"
+    for stem, path in paths.items(): monkeypatch.setitem(EXPERIMENTS, stem, OwnNotebook(path))
+
+
+@pytest.mark.filterwarnings("ignore:experiment")
+def test_an_experiment_that_is_there_twice_is_said(tmp_path, monkeypatch):
+    notebook(tmp_path/"run_ring.ipynb")
+    registered(monkeypatch, run_ring=tmp_path/"run_ring.ipynb")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert experiments()["ring"].path == find_notebook("ring") == tmp_path/"run_ring.ipynb"
+    notebook(tmp_path/"ring.ipynb")
+    registered(monkeypatch, ring=tmp_path/"ring.ipynb")
+    for ask in (experiments, lambda: find_notebook("ring")):
+        with pytest.warns(UserWarning, match=r"'ring' is there twice: \S*/ring.ipynb is used, and \S*/run_ring.ipynb "):
+            ask()
+    assert experiments()["ring"].path == find_notebook("ring") == tmp_path/"ring.ipynb"
+    notebook(tmp_path/"run_camel.ipynb")
+    registered(monkeypatch, run_camel=tmp_path/"run_camel.ipynb")
+    with pytest.warns(UserWarning, match="'camel' is there twice: .*give that of .* another name"): find_notebook("camel")
+
+
+def test_a_notebook_that_a_module_lacks_breaks_no_list(tmp_path, monkeypatch, capsys):
+    from reid_lab.cli.commands import main
+    (tmp_path/"torn.ipynb").write_text("{")
+    registered(monkeypatch, run_gone=tmp_path/"run_gone.ipynb", run_torn=tmp_path/"torn.ipynb")
+    assert main(["list", "experiments"]) == 0
+    out, err = capsys.readouterr()
+    assert "camel" in out and "gone" not in out
+    assert "'gone' is left out" in err and "does not exist; put it there" in err and "'torn' is left out" in err
+    assert main(["run", "gone"]) == 2 and "registers experiment 'gone', and its notebook" in capsys.readouterr().err
+    with pytest.raises(SystemExit): main(["run", "--help"])
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", experiments())

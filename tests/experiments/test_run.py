@@ -225,7 +225,7 @@ def test_the_next_command_keeps_what_was_chosen(tmp_path):
     notebook(folder/"run_demo.ipynb", parameters=cell)
     run.record(dict(mAP=40.), dataset="world", variant="a")
     run.finish()
-    assert run.ending.sentence.endswith("Next: reid_lab run demo -p preset=quick -p model=bot_r50 -p data_root=FOLDER")
+    assert run.ending.command == "reid_lab run demo -p preset=quick -p model=bot_r50 -p data_root=FOLDER"
 
 
 def test_rows_of_a_program_are_never_replaced(tmp_path):

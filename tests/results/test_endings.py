@@ -73,6 +73,20 @@ def test_the_next_command_brings_what_this_process_was_given(monkeypatch):
     assert "Next: reid_lab --with mylab --with hislab run new -p preset=quick" in text
 
 
+def test_the_next_command_is_one_line_that_can_be_copied():
+    given = dict(preset="smoke", data_root="/a folder/with a rather long name", weights="w"*60, methods=["a", "b c"])
+    end = run_end(record(rows(), "smoke", given=given))
+    command = "reid_lab run new -p preset=quick -p 'data_root=/a folder/with a rather long name' -p weights=" + "w"*60
+    command += " -p 'methods=a,b c'"
+    assert end.command == command and f"Next: {command}" in end_lines(end, 60)
+    assert f"\n\n    {command}" in end_markdown(end), "a block of code, without signs of Markdown"
+    assert run_end(record(rows())).command == "" and "Next" not in "\n".join(end_lines(run_end(record(rows()))))
+    kept = end.as_dict()
+    assert RunEnd.from_dict(kept) == end
+    del kept["command"]     # of a run of the last release
+    assert RunEnd.from_dict(kept).command == ""
+
+
 def test_one_seed_has_no_interval_and_one_setting_no_difference():
     end = run_end(record(rows(seeds=1)))
     assert end.rows[1].gain == (4.,) and "one seed has no interval" in end.sentence
