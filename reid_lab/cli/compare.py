@@ -89,11 +89,7 @@ _FIGURES = ('.pdf', '.svg', '.png')
 def _check_files(a):
     "Refuse files that cannot be written, before the work"
     for option, path, endings in (('--out', a.out, _ENDINGS), ('--figure', a.figure, _FIGURES)):
-        if not path: continue
-        if Path(path).suffix.lower() not in endings:
-            raise ValueError(f"{option} {path}: the name says the form; give it one of the endings "
-                             f"{', '.join(endings)}")
-        check_new(path, a.fresh, option)
+        check_new(path, a.fresh, option, tuple(endings))
     if a.format and form_of(a): raise ValueError(f'--format and --{form_of(a)} say the same; give one of them')
     if a.json and form_of(a): raise ValueError(f'--json and --{form_of(a)} are two forms of one output; give one')
     if a.json and a.format: raise ValueError('--json and --format are two forms of one output; give one of them')

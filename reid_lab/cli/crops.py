@@ -341,15 +341,22 @@ def _combination(a:argparse.Namespace, # Arguments of `search`
 def check_new(path:str | None, # File to be written
     fresh:bool, # Whether it may be replaced
     option:str, # That gave it
+    endings:Sequence[str]=(), # That its name may have; empty: any
     ) -> None:
-    "An error before the work if a file is there"
+    "An error before the work if a file is there, or has the ending of another form; missing folders are made later"
     if not path: return
     place = Path(path).expanduser()
+    above = next((p for p in place.absolute().parents if p.exists()), place)
+    if not above.is_dir():
+        raise NotADirectoryError(f'{option} {path}: {above.name} is a file, not a folder; give another {option}')
+    if endings and place.suffix.lower() not in endings:
+        raise ValueError(f'{option} {path}: the name says the form; give it '
+                         f"{'the ending' if len(endings) == 1 else 'one of the endings'} {', '.join(endings)}")
     if place.exists() and not fresh:
         raise FileExistsError(f'{path} exists; give another {option}, or --fresh to replace it')
-    above = next((p for p in place.absolute().parents if p.exists()), place)
-    if above.is_dir(): return
-    raise NotADirectoryError(f'{option} {path}: {above.name} is a file, not a folder; give another {option}')
+
+
+_PAGES = ('.html', '.htm')    # endings of a page
 
 
 def check_page(a:argparse.Namespace, # Arguments of `search` or `match`
@@ -359,7 +366,7 @@ def check_page(a:argparse.Namespace, # Arguments of `search` or `match`
         check_used(a, ['images'], 'names the images of a page; give --html as well, or leave it out')
         if getattr(a, 'answers_only', False):
             raise ValueError('--answers-only says what a page holds; give --html as well, or leave it out')
-    check_new(a.html, a.fresh, '--html')
+    check_new(a.html, a.fresh, '--html', _PAGES)
     if a.images and not Path(a.images).expanduser().is_dir():
         raise NotADirectoryError(f'--images {a.images} is no folder; give that in which the paths of the features '
                                  'start')
@@ -605,7 +612,7 @@ def _add_answer_options(c, k, model):
     c.add_argument('--tokenizer', metavar='FOLDER', help='of --weights, as for embed')
     add_construction(c)
     c.add_argument('--threshold', metavar='FILE', help='from calibrate; what is below it is not accepted')
-    c.add_argument('--html', metavar='FILE', help='page to write, with images, that needs nothing else')
+    c.add_argument('--html', metavar='FILE', help='page to write (.html), with images, that needs nothing else')
     c.add_argument('--images', metavar='FOLDER',
                    help='for --html: of the searched images (default: that which was embedded)')
     c.add_argument('--json', action='store_true', help='print JSON')
@@ -640,7 +647,7 @@ def _match(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab match`"
     check_page(a)
-    check_new(a.out, a.fresh, '--out')
+    check_new(a.out, a.fresh, '--out', ('.csv',))
     from reid_lab.experiments.terminal import Display
     from reid_lab.recipes import crops
     from reid_lab.results.tables import to_csv

@@ -59,8 +59,7 @@ def _add_crops_command(command):
 def _detect(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab detect`"
-    check_new(a.out, a.fresh, '--out')
-    if Path(a.out).suffix.lower() != '.csv': raise ValueError(f'--out {a.out} must end in .csv')
+    check_new(a.out, a.fresh, '--out', ('.csv',))
     from reid_lab.experiments.terminal import Display, near_path
     with Display('detect', sections=False):
         from reid_lab.core.basics import pick_device

@@ -174,7 +174,7 @@ def _apply(a:argparse.Namespace, # Arguments of the command
     if not a.out: raise ValueError('apply needs --out manifest.csv, the manifest to write')
     if not a.marks:
         raise ValueError(f'apply needs two things, features or a manifest, and a file of marks; {a.source} is one')
-    check_new(a.out, a.fresh, '--out')
+    check_new(a.out, a.fresh, '--out', ('.csv', '.jsonl'))
     rows = labelled_rows(a.source, a.root, columns_of(a.column))
     found = _counted(a.marks)
     labels = marked_labels(rows.standard(), rows.names, found)

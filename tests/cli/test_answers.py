@@ -106,6 +106,13 @@ def test_images_that_are_lost_or_newer_are_noted_without_a_page(features, capsys
     assert f"1 of 2 listed images was written after the features: it may show something else ({newer}" in noted
 
 
+def test_folders_of_files_to_be_written_are_made(features, tmp_path, capsys):
+    g, made = str(features/"g"), tmp_path/"new"
+    page, pairs = made/"a"/"page.HTML", made/"b"/"pairs.csv"
+    assert main(["match", g, g, "--html", str(page), "--out", str(pairs), "-k", "1"]) == 0, capsys.readouterr().err
+    assert page.is_file() and pairs.is_file()
+
+
 def test_a_page_keeps_its_pictures_or_names_the_folder_that_it_needs(features, tmp_path, monkeypatch, capsys):
     "Features and crops were moved together (`features` is a copy); then the crops alone"
     page = features/"other"/"deep"/"page.html"
