@@ -191,6 +191,7 @@ class Embeddings:
         self.columns = {name: _as_column(name, values, n) for name, values in (columns or {}).items()}
         # the set that rows are taken from, and which of it; None: all in order
         self.source, self.rows = object(), None
+        self.unread: dict = {} # arrays of the file that it was read from that are no columns, name -> why
 
     def __len__(self): return len(self.emb)
     @property
@@ -230,7 +231,7 @@ def __getitem__(self:Embeddings, key) -> Embeddings:
     new = Embeddings(self.emb[torch.as_tensor(i, device=self.device)], of_these(self.pid), of_these(self.cam),
                      of_these(self.path), of_these(self.caption), self.meta,
                      {k: v[i] for k, v in self.columns.items()})
-    new.source = self.source
+    new.source, new.unread = self.source, self.unread
     new.rows = self.rows[i] if self.rows is not None else i
     return new
 
@@ -514,9 +515,12 @@ def save(self:Embeddings, path:Path | str, # Folder, or a name ending in `.safet
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #16a767f5
 def _npz_check(path):
-    "Raise if an array of a `.npz` claims other bytes than the file holds, before any of it is allocated"
+    """Name -> shape and dtype of the arrays of a `.npz`
+
+    Raises if one claims other bytes than the file holds, before any of it is allocated."""
     from numpy.lib import format as npy
     heads = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    found = {}
     with zipfile.ZipFile(path) as z:
         for m in (m for m in z.infolist() if m.filename.endswith('.npy')):
             most = m.compress_size
@@ -528,6 +532,29 @@ def _npz_check(path):
                 present, want = m.file_size - f.tell(), math.prod(shape)*dtype.itemsize
             if present != want and not dtype.hasobject:
                 raise ValueError(f'{m.filename} claims shape {shape}, {want:,} bytes, and holds {present:,}')
+            found[m.filename.removesuffix('.npy')] = shape, dtype
+    return found
+
+
+_COLUMN_KINDS = 'biufU'     # booleans, whole numbers, fractions and texts
+
+
+def _why_no_column(shape, dtype, rows):
+    "Why an array of a `.npz` is no column; empty if it is one"
+    if shape != (rows,): return f'has the shape {shape}, and a column of these {rows} rows ({rows},)'
+    if dtype.hasobject: return 'holds Python objects; save it as numbers or as fixed-width strings'
+    if dtype.kind not in _COLUMN_KINDS: return f'holds {dtype}; save it as numbers or as texts'
+    return ''
+
+
+def _further_arrays(arrays, emb, taken):
+    "Which arrays of another program's `.npz` are columns, and why the others are not; `arrays`: name -> shape, dtype"
+    rest = {name: facts for name, facts in arrays.items() if name not in (*taken, *FIELDS)}
+    rows, *width = arrays[emb][0] or (0,)
+    others = [name for name, (shape, _) in rest.items() if len(shape) == 2 and [*shape[1:]] == width]
+    if others: return [], dict.fromkeys(rest, f'is of {emb!r} or of {others[0]!r}, the file does not say')
+    why = {name: _why_no_column(shape, dtype, rows) for name, (shape, dtype) in rest.items()}
+    return [name for name in why if not why[name]], {name: text for name, text in why.items() if text}
 
 
 def _npz_read(path, keys, need=('pid',)):
@@ -543,7 +570,7 @@ def _npz_read(path, keys, need=('pid',)):
         return ValueError(f"{path} is a damaged .npz file ({why}); copy it again, or {write}")
 
     try:
-        _npz_check(path)
+        headers = _npz_check(path)
         z = np.load(path, allow_pickle=False)
     except BROKEN as err: raise damaged(err) from None
     with z:
@@ -560,6 +587,10 @@ def _npz_read(path, keys, need=('pid',)):
                 raise ValueError(f"{path}: {v!r} holds Python objects, which are not loaded because "
                                  "unpickling can run code; save it as numbers or as fixed-width strings, "
                                  "numpy.asarray(x, str)") from None
+        if 'table' in out or names['emb'] not in headers: return out   # of ours, whose columns are in the table
+        columns, out['unread'] = _further_arrays(headers, names['emb'], names.values())
+        try: out['columns'] = {name: z[name] for name in columns}
+        except BROKEN as err: raise damaged(err) from None
     return out
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #65c599f9
@@ -653,7 +684,7 @@ def _tensors(file, labels=None):
 def _npz_content(path, keys, need):
     "Arrays of a `.npz` by our names; texts, other than those of identities, as lists"
     arrays = _npz_read(path, keys, need)
-    texts = {k: v.tolist() for k, v in arrays.items() if v.dtype.kind == 'U' and k != 'pid'}
+    texts = {k: arrays[k].tolist() for k in FIELDS if k != 'pid' and k in arrays and arrays[k].dtype.kind == 'U'}
     return arrays | texts
 
 
@@ -734,7 +765,7 @@ def load(cls:Embeddings, path:Path | str, # Folder, `.safetensors` or `.npz`
     except TypeError as err: raise TypeError(f'{path}: {err}') from None
     except ValueError as err: raise ValueError(f'{path}: {err}') from None
     # in memory only: one file that is read twice holds the same rows
-    e.source = os.path.realpath(path), keys.get('emb', 'emb')
+    e.source, e.unread = (os.path.realpath(path), keys.get('emb', 'emb')), content.get('unread', {})
     return e
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #59f7bf4f

@@ -39,6 +39,11 @@ class SideColumns:
 
     def __contains__(self, name): return name in self.names
 
+    @property
+    def unread(self) -> dict[str, str]:
+        "Arrays of the file that are no columns -> why"
+        return getattr(self.side, 'unread', {}) if isinstance(self.side, Embeddings) else {}
+
     def __getitem__(self, name):
         side = self.side
         if name in ('pid', 'cam') and isinstance(side, (Embeddings, Shards)): return getattr(side, name)
@@ -193,8 +198,10 @@ def _check_columns(rule, q, g):
         if not lacking: continue
         have = sorted({*q.names} & {*g.names}) or ['no column']
         verb = 'lacks' if lacking == ['gallery'] else 'lack'
-        raise ValueError(f"junk={str(rule)!r} needs the column {name!r}, which the {' and the '.join(lacking)} {verb}; "
-                         f"both sides have {', '.join(have)}. Give it to both Embeddings (cam=..., or "
+        unread = next((f' (an array {name!r} is in the file, and {side.unread[name]})' for side in (q, g)
+                       if name in side.unread), '')
+        raise ValueError(f"junk={str(rule)!r} needs the column {name!r}, which the {' and the '.join(lacking)} "
+                         f"{verb}{unread}; both sides have {', '.join(have)}. Give it to both Embeddings (cam=..., or "
                          f"columns={{...}}), or pass another rule, such as junk={NONE!r}")
 
 

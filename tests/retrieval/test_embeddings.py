@@ -311,3 +311,23 @@ def test_mutated_feature_files_raise_one_documented_error_with_their_name(tmp_pa
 def test_unknown_labels_are_counted_by_themselves(pid, cam, says):
     e = Embeddings(np.eye(3, dtype="f4"), pid, cam)
     assert repr(e) == f"Embeddings(3 x 3, {says}, torch.float32)"
+
+
+def test_arrays_of_one_value_a_row_are_columns_and_others_say_why(tmp_path):
+    from reid_lab.retrieval.metrics import retrieval_metrics
+    arrays = dict(features=np.eye(4, dtype="float32"), pid=[1, 1, 2, 2], tracklet=[0, 1, 0, 1], day=["a", "b", "a", "b"],
+                  short=[1, 2, 3], boxes=np.zeros((4, 2)), note=np.array([None]*4, object), raw=np.array([b"x"]*4))
+    np.savez(tmp_path/"own.npz", **arrays)
+    e = Embeddings.load(tmp_path/"own.npz", keys=dict(emb="features"))
+    assert {name: values.tolist() for name, values in e.columns.items()} == dict(tracklet=[0, 1, 0, 1], day=list("abab"))
+    assert e.unread["short"] == "has the shape (3,), and a column of these 4 rows (4,)"
+    assert "Python objects" in e.unread["note"] and "holds |S1" in e.unread["raw"] and "(4, 2)" in e.unread["boxes"]
+    assert retrieval_metrics(e, e, junk="day")["n_query"] == 4
+    for rows in (e, e[[0, 1]]):
+        with pytest.raises(ValueError, match=r"'short', which the .* \(an array 'short' is in the file, and has the shape"):
+            retrieval_metrics(rows, e, junk="short")
+    back = Embeddings.load(e.save(tmp_path/"ours.npz"))
+    assert back.columns.keys() == e.columns.keys() and not back.unread
+    np.savez(tmp_path/"both.npz", q_f=np.eye(4, 3), g_f=np.eye(5, 3), q_pid=[1]*4, g_pid=[1]*5, day=[1]*4)
+    both = Embeddings.load(tmp_path/"both.npz", keys=dict(emb="q_f", pid="q_pid"))
+    assert not both.columns and "'q_f' or of 'g_f', the file does not say" in both.unread["day"]
