@@ -132,13 +132,14 @@ def find_notebook(name:Path | str, # Experiment, or a file
 
 def _module_of(path):
     "The module that has registered a notebook; empty for those of this package and of the project folder"
-    return next((EXPERIMENTS.origin(stem) for stem, registered in _of_modules().items() if registered == path), '')
+    stems = (stem for stem, registered in _of_modules().items() if registered == path)
+    return next(map(EXPERIMENTS.origin, stems), '')
 
 
 def _missing(path):
     "What is wrong with a notebook that a module registers and that is not there"
-    return (f'{_module_of(path)} registers experiment {_short(path.stem)!r}, and its notebook {str(path)!r} does not exist; put '
-            'it there, or mend the path in that module (an installed package needs it among its package data)')
+    return (f'{_module_of(path)} registers experiment {_short(path.stem)!r}, and its notebook {str(path)!r} does not '
+            'exist; put it there, or mend the path in that module (an installed package needs it in its package data)')
 
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #b4ec3141
 def _assigned(node):
@@ -215,7 +216,7 @@ def read_experiment(path:Path | str, # Of a notebook with a title cell and a par
 
 
 def experiments() -> dict[str, Experiment]: # By name
-    "The records of all experiment notebooks, see `notebooks`; what a module registers and cannot be read is warned of"
+    "The records of all experiment notebooks, see `notebooks`; those of a module that cannot be read are warned of"
     found, known = {}, _by_short_name(notebooks())
     for name, path in known.items():
         try: record = read_experiment(path)

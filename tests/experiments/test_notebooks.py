@@ -68,12 +68,14 @@ def test_an_experiment_that_is_there_twice_is_said(tmp_path, monkeypatch):
     notebook(tmp_path/"ring.ipynb")
     registered(monkeypatch, ring=tmp_path/"ring.ipynb")
     for ask in (experiments, lambda: find_notebook("ring")):
-        with pytest.warns(UserWarning, match=r"'ring' is there twice: \S*/ring.ipynb is used, and \S*/run_ring.ipynb "):
+        twice = r"'ring' is there twice: \S*/ring.ipynb is used, and \S*/run_ring.ipynb "
+        with pytest.warns(UserWarning, match=twice):
             ask()
     assert experiments()["ring"].path == find_notebook("ring") == tmp_path/"ring.ipynb"
     notebook(tmp_path/"run_camel.ipynb")
     registered(monkeypatch, run_camel=tmp_path/"run_camel.ipynb")
-    with pytest.warns(UserWarning, match="'camel' is there twice: .*give that of .* another name"): find_notebook("camel")
+    with pytest.warns(UserWarning, match="'camel' is there twice: .*give that of .* another name"):
+        find_notebook("camel")
 
 
 def test_a_notebook_that_a_module_lacks_breaks_no_list(tmp_path, monkeypatch, capsys):

@@ -315,16 +315,17 @@ def test_unknown_labels_are_counted_by_themselves(pid, cam, says):
 
 def test_arrays_of_one_value_a_row_are_columns_and_others_say_why(tmp_path):
     from reid_lab.retrieval.metrics import retrieval_metrics
-    arrays = dict(features=np.eye(4, dtype="float32"), pid=[1, 1, 2, 2], tracklet=[0, 1, 0, 1], day=["a", "b", "a", "b"],
+    arrays = dict(features=np.eye(4, dtype="float32"), pid=[1, 1, 2, 2], tracklet=[0, 1, 0, 1], day=list("abab"),
                   short=[1, 2, 3], boxes=np.zeros((4, 2)), note=np.array([None]*4, object), raw=np.array([b"x"]*4))
     np.savez(tmp_path/"own.npz", **arrays)
     e = Embeddings.load(tmp_path/"own.npz", keys=dict(emb="features"))
-    assert {name: values.tolist() for name, values in e.columns.items()} == dict(tracklet=[0, 1, 0, 1], day=list("abab"))
+    assert {*e.columns} == {"tracklet", "day"} and e.columns["day"].tolist() == list("abab")
     assert e.unread["short"] == "has the shape (3,), and a column of these 4 rows (4,)"
     assert "Python objects" in e.unread["note"] and "holds |S1" in e.unread["raw"] and "(4, 2)" in e.unread["boxes"]
     assert retrieval_metrics(e, e, junk="day")["n_query"] == 4
     for rows in (e, e[[0, 1]]):
-        with pytest.raises(ValueError, match=r"'short', which the .* \(an array 'short' is in the file, and has the shape"):
+        named = r"'short', which the .* \(an array 'short' is in the file, and has the shape"
+        with pytest.raises(ValueError, match=named):
             retrieval_metrics(rows, e, junk="short")
     back = Embeddings.load(e.save(tmp_path/"ours.npz"))
     assert back.columns.keys() == e.columns.keys() and not back.unread
