@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -61,6 +62,7 @@ from reid_lab.cli.suggestions import (
 )
 from .weights import add_weights
 from ..core.reporting import Plain, printable
+from ..core.stopping import StoppedTraining
 
 # %% ../../nbs/16_cli/50_commands.ipynb #85afbc43
 def _run(a):
@@ -72,12 +74,24 @@ def _run(a):
         with stoppable(), Display():
             from reid_lab.experiments.notebooks import run_notebook
             done = run_notebook(a.name, a.out, _given(a), a.threads, a.timeout, a.fresh, execution)
+    except StoppedTraining as stopped:
+        return _report_stopped(a, stopped)
     except cell_error() as failed: # outside the display, which marks the section that failed
         print(f'{a.name} failed: {failed.ename}: {failed.evalue}', *failed.__notes__, sep='\n', file=sys.stderr)
         return 1
     print_conclusions(done, a.name)
     print(result_places(done, time.time() - a.began))
     return 0
+
+def _report_stopped(a, stopped):
+    "Say that what was trained is saved, and the command that goes on"
+    from reid_lab.experiments.terminal import near_path
+    words = ['reid_lab', *a.words]
+    if stopped.folder and not a.out: words += ['--out', near_path(stopped.folder)]
+    print(f'{a.name}: {stopped}. What is done is saved; this goes on with it:', f'  {shlex.join(map(str, words))}',
+          sep='\n', file=sys.stderr)
+    return stopped.code
+
 
 def _say_plumbing(a):
     "What a run at preset smoke is, on images of one's own"
@@ -99,14 +113,17 @@ def _sweep(a):
     "`reid_lab sweep`"
     from reid_lab.experiments.terminal import Display
     execution = execution_of(a)
-    with stoppable(), Display(f'sweep {a.name}', sections=False):
-        from reid_lab.experiments.sweep import sweep
-        grid = {name: [typed({name: text}, a.name)[name] for text in texts.split(',')]
-                for name, texts in pairs(a.grid, 'seed=0,1').items()}
-        fixed = {name: [value] for name, value in _given(a).items()}
-        if twice := sorted(set(fixed) & set(grid)):
-            raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
-        frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)
+    try:
+        with stoppable(), Display(f'sweep {a.name}', sections=False):
+            from reid_lab.experiments.sweep import sweep
+            grid = {name: [typed({name: text}, a.name)[name] for text in texts.split(',')]
+                    for name, texts in pairs(a.grid, 'seed=0,1').items()}
+            fixed = {name: [value] for name, value in _given(a).items()}
+            if twice := sorted(set(fixed) & set(grid)):
+                raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
+            frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)
+    except StoppedTraining as stopped: # its folder follows from its name
+        return _report_stopped(a, stopped)
     print_table(frame)
     bad = int((frame.status != 'ok').sum())
     if bad: print(f'{bad} of {len(frame)} runs did not finish; call again to retry them', file=sys.stderr)
@@ -403,14 +420,14 @@ def main(argv:Sequence[str]=None, # Arguments; default: those of the process
     "Entry point of `reid_lab`"
     began = time.time() if argv is not None else process_start()
     with contextlib.redirect_stdout(Plain(sys.stdout)), contextlib.redirect_stderr(Plain(sys.stderr)):
-        words = sys.argv[1:] if argv is None else list(argv)
-        try: words = load_own_code(words)
+        given = sys.argv[1:] if argv is None else list(argv)
+        try: words = load_own_code(given)
         except (ImportError, ValueError) as e: # a module that cannot be loaded, in two lines
-            if '--debug' in words: raise
+            if '--debug' in given: raise
             print(f'reid_lab: {e}', file=sys.stderr)
             return 2
         a = parser().parse_args(words)
-        a.began = began
+        a.began, a.words = began, given
         with warnings.catch_warnings(record=True) as noticed:
             code = _exit_code(a)
         for text in dict.fromkeys(str(w.message) for w in noticed): print_error(a, text)

@@ -23,6 +23,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from .stopping import children_ignore_stops
+
 # %% ../../nbs/00_core/40_distributed.ipynb #02282974
 def _whole(name, usual):
     "A whole number that `torchrun` set"
@@ -44,13 +46,24 @@ def launched_here() -> int:
     return _whole('LOCAL_WORLD_SIZE', '1')
 
 
+def _join(backend):
+    "Join the processes that `torchrun` started; those that it started again meet under other names than the dead ones"
+    attempt, (_, world) = _whole('TORCHELASTIC_RESTART_COUNT', '0'), launched()
+    if not attempt or launched_here() < world: # on several machines the count is that of each
+        dist.init_process_group(backend)
+        return
+    # the store of `torchrun` outlives them, and with it the addresses of processes that died
+    store, rank, world = next(dist.rendezvous('env://'))
+    names = dist.PrefixStore(f'attempt-{attempt}', store)
+    dist.init_process_group(backend, store=names, rank=rank, world_size=world)
+
+
 def processes() -> tuple: # Rank of this process and how many there are
     "Which process this is; the first call joins the processes that `torchrun` started"
     if not dist.is_available(): return 0, 1
     if not dist.is_initialized():
         if launched() is None or launched()[1] < 2 or 'RANK' not in os.environ: return 0, 1
-        backend = 'cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo'
-        dist.init_process_group(backend)
+        _join('cpu:gloo,cuda:nccl' if torch.cuda.is_available() else 'gloo')
         atexit.register(dist.destroy_process_group) # an exit without it may abort
     return dist.get_rank(), dist.get_world_size()
 
@@ -68,8 +81,9 @@ def torchrun(n:int, # Processes
     with log_folder as logs:
         line = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', n,
                 '--log-dir', logs, '--redirects', '2', *command]
-        p = subprocess.Popen([str(word) for word in line], text=True, stdout=stdout, stderr=subprocess.PIPE,
-                             env=_environment(env or {}))
+        with children_ignore_stops():
+            p = subprocess.Popen([str(word) for word in line], text=True, stdout=stdout, stderr=subprocess.PIPE,
+                                 env=_environment(env or {}))
         try: out, err = p.communicate()
         except BaseException:
             p.terminate() # torchrun passes this on to its processes

@@ -156,7 +156,9 @@ class Requeued:
         except ValueError: return self.call(*args) # not the main thread: no job of submitit
         try: outcome = self.call(*args)
         finally: signal.signal(signal.SIGTERM, handler)
-        if received and queued_again(): os._exit(143) # without an answer, since the next start gives one
+        has_stopped = isinstance(outcome, dict) and outcome.get('status') == 'stopped' # a training took the signal
+        # without an answer, since the next start gives one
+        if (received or has_stopped) and queued_again(): os._exit(143)
         return outcome
 
     def checkpoint(self, *args) -> 'DelayedSubmission':

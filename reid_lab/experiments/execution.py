@@ -9,18 +9,27 @@ __all__ = ['VARIABLES', 'check_variables', 'given_execution']
 import os
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..core.basics import check_record, live_widgets, sensible_threads
+from ..core.stopping import STOP_FILE
 from ..training.options import OPTIONS, Execution, read_options
 
 # %% ../../nbs/13_experiments/05_execution.ipynb #e5124f44
-VARIABLES = {k: f'REID_LAB_{k.upper()}' for k in OPTIONS} # deprecated: option -> environment variable
+# deprecated: option -> environment variable, of the options of 0.1
+VARIABLES = {k: f'REID_LAB_{k.upper()}' for k in OPTIONS if k != 'max_hours'}
 
 
 def check_variables() -> None:
     "Refuse what the environment says of threads and widgets and cannot be: a kernel would stop there"
     sensible_threads()
     live_widgets()
+
+
+def _stop_file():
+    "The file by which `reid_lab run` asks the trainings of its kernel to stop; None outside such a kernel"
+    run = os.environ.get('REID_LAB_RUN')
+    return str(Path(run)/STOP_FILE) if run else None
 
 
 def given_execution(given:Execution | dict | str='', # Options, also as text (`read_options`), or the record itself
@@ -41,7 +50,7 @@ def given_execution(given:Execution | dict | str='', # Options, also as text (`r
         text = f"{variable} is deprecated; write {option} behind `reid_lab run`, or -p execution='{option}'"
         # as if the user's own code had done it: only then is it shown by default
         warnings.warn_explicit(text, DeprecationWarning, 'environment', 1, '__main__')
-    execution = Execution(**options)
+    execution = Execution(**options, stop_file=_stop_file())
     check_variables()
     if execution.trackers != Execution().trackers: # those of the default need no check, which takes seconds to import
         from reid_lab.training.logs import find_trackers

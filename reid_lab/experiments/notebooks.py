@@ -32,6 +32,7 @@ from ..core.files import locked
 from ..core.plugins import as_dicts, own_modules
 from ..core.reporting import report
 from ..core.scratch import Scratch
+from ..core.stopping import STOP_FILE, StoppedTraining, children_ignore_stops, signal_as_file
 from .cell_failures import FailedCell, cell_failure
 from .cluster import read_backend
 from .execution import VARIABLES, given_execution
@@ -265,8 +266,8 @@ def _kernel_class(threads, folder, run):
         async def start_kernel(self, **kw):
             env = kw.get('env') or os.environ
             kw['env'] = {name: value for name, value in env.items() if name not in VARIABLES.values()}
-            with open(folder/'printed',
-                      'a') as f: await super().start_kernel(**{**kw, 'stdout': f, 'stderr': f})
+            with open(folder/'printed', 'a') as f, children_ignore_stops():
+                await super().start_kernel(**{**kw, 'stdout': f, 'stderr': f})
             (folder/'pid').write_text(str(self.provisioner.pid))
 
         async def is_alive(self):
@@ -428,13 +429,15 @@ def _execute(source, path, params, kernel, written, attempts=3):
         report_cell(cell, cell_index)
 
     try:
-        with warnings.catch_warnings(), _silent('papermill'), _tasks_end_first():
+        asked = signal_as_file(path.parent/STOP_FILE)
+        with warnings.catch_warnings(), _silent('papermill'), _tasks_end_first(), asked:
             warnings.simplefilter('ignore')
             pm.execute_notebook(str(source), _WithoutPlaces.path(path, params), params, kernel_name='python3',
                                 language='python', progress_bar=False, execution_timeout=kernel.timeout,
                                 on_cell_start=on_cell_start,
                                 kernel_manager_class=_kernel_class(kernel.threads, scratch.path, path.parent))
     except PapermillExecutionError as e:
+        if e.ename == StoppedTraining.__name__: raise StoppedTraining(e.evalue, path.parent) from None
         _note_failure(e, source, path)
         raise
     except CellTimeoutError:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from ..core.basics import LAST_SEED, check_choice, project_root
 from ..core.files import atomic_path, locked
 from ..core.plugins import OwnModule, load_modules, own_modules
+from ..core.stopping import StoppedTraining
 from .cluster import BACKENDS, one_at_a_time, read_backend
 from .execution import given_execution
 from reid_lab.experiments.notebooks import (
@@ -146,6 +147,9 @@ class _Outcome:
 
     def __exit__(self, kind, error, trace):
         if kind is None: return False
+        if issubclass(kind, StoppedTraining): # the other runs are saved, too, before the sweep stops
+            self.data.update(status='stopped', error=str(error))
+            return True
         text = ''.join(traceback.format_exception(kind, error, trace))
         self.data.update(status='failed', error=f'{kind.__name__}: {error}'[-2000:], traceback=text[-8000:])
         return issubclass(kind, Exception) # but not an interrupt
@@ -168,7 +172,7 @@ def _rows_of(job, params, folder, execution):
     "Rows of a notebook: of the finished run in its folder, or of a new one"
     earlier = earlier_run(folder)
     if earlier.get('status') == 'finished': return Finished(folder/find_notebook(job).name, folder, earlier).rows
-    return run_notebook(job, folder, params, threads=1, execution=execution).rows
+    return run_notebook(job, folder, params, threads=1, execution=execution.for_rest()).rows
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #95231c26
 @dataclass(frozen=True)
@@ -188,6 +192,7 @@ def _one_job(job, name, params, path, caller, execution):
     if caller.pid != os.getpid(): load_modules(caller.modules)
     start = time.monotonic()
     with _Outcome() as out:
+        if execution.is_over: raise StoppedTraining('not begun, since its hours are over')
         if not callable(job): out.done(_rows_of(job, params, path.with_suffix(''), execution))
         elif takes_execution(job): out.done(job(**params, execution=execution))
         else: out.done(job(**params))
@@ -210,7 +215,8 @@ class _Away:
     def __call__(self, params, path):
         load_modules(self.modules)
         caller = _Caller(os.getpid(), self.modules, self.own)
-        return one_at_a_time(_one_job, self.job, self.name, params, path, caller, self.execution)
+        execution = replace(self.execution) # its hours begin now: it may have waited in a queue
+        return one_at_a_time(_one_job, self.job, self.name, params, path, caller, execution)
 
 # %% ../../nbs/13_experiments/60_sweep.ipynb #1241822a
 LOST = dict(rows=[{}], status='lost',
@@ -458,6 +464,16 @@ def _refuse_removed(folder, before):
         "call again, and leave the folder alone until the sweep has ended")
 
 
+def _refuse_stopped(name, paths):
+    "Stop a sweep of which runs have stopped, when all that went on is saved"
+    found = [_outcome(path) or {} for path in paths]
+    reasons = [outcome['error'] for outcome in found if outcome.get('status') == 'stopped']
+    if not reasons: return
+    raise StoppedTraining(
+        f'sweep {name}: {len(reasons)} of {len(paths)} runs are not finished (the first: {reasons[0]}); '
+        'the same call goes on with them')
+
+
 def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters -> metrics, or a list of them
     grid:dict[str, Sequence] | Sequence[dict], # See `grid_points`
     /,
@@ -506,4 +522,5 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
             errors = _run_there(away, todo, n_jobs, folder, backend, options)
         _refuse_removed(folder, before)
         (folder/_FRESH).unlink(missing_ok=True)
+        _refuse_stopped(code.name, paths)
         return _sweep_frame(points, paths, errors)

@@ -18,8 +18,9 @@ from fastcore.basics import patch
 from torch import nn
 
 from ..core.basics import warn_caller
-from ..core.distributed import from_all, main_first
+from ..core.distributed import from_all, longest, main_first
 from ..core.files import atomic_path, failed_sums, remove_written, sweep_remains, write_sums, wrong_file
+from ..core.stopping import StoppedTraining, StopWatch
 from ..core.weight_files import DamagedFile, save_weights, weights_for
 from .learner import Callback, Learner, rank_seed
 
@@ -174,10 +175,11 @@ class Checkpoint(Callback):
     def __init__(self, folder:Path | str, # Parent folder of the states
         every:int=200, # Steps
         keep:int=2, # States to keep
+        watch:StopWatch | None=None, # When to save and stop before the end; None: never
         ):
         for name, n in dict(every=every, keep=keep).items():
             if n < 1: raise ValueError(f"{name}={n} must be at least 1")
-        self.folder, self.every, self.keep = Path(folder), every, keep
+        self.folder, self.every, self.keep, self.watch = Path(folder), every, keep, watch
         self._looked = False # whether `resume` was called
 
     def saved(self) -> list[Path]: # Oldest first
@@ -195,8 +197,24 @@ class Checkpoint(Callback):
                 "call resume(learn) before fit, or give another folder")
 
     def after_all(self, learn:Learner) -> None:
-        "Save `learn` every `every` steps"
-        if learn.step % self.every: return
+        "Save `learn` every `every` steps, and where it has to stop before its end: all processes at the same step"
+        why = self._why_stop(learn)
+        if learn.step % self.every and not why: return
+        self._save(learn)
+        if not why: return
+        from_all(None) # no process leaves before the state is written
+        raise StoppedTraining(f'stopped after step {learn.step} of {learn.n_steps}, since {why}')
+
+    def _why_stop(self, learn):
+        "In words, why a training has to stop after this step; empty: it goes on"
+        if self.watch is None or learn.step >= learn.n_steps: return ''
+        own = self.watch.reason()
+        # one for all: a signal may reach one process a step before the others
+        if not longest(len(own)): return ''
+        return next(why for why in from_all(own) if why)
+
+    def _save(self, learn):
+        "Write the state of `learn` and remove what is older than the newest ones"
         save_state(learn, self.folder/f'step-{learn.step:08d}')
         if learn.rank: return
         until_now = [p for p in self.saved() if _step_of(p) <= learn.step]

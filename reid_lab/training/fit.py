@@ -24,6 +24,7 @@ from ..core.files import locked
 from ..core.old_names import gathered
 from ..core.plugins import as_dicts, from_dicts, load_modules, own_modules
 from ..core.scratch import Scratch
+from ..core.stopping import STOP_FILE, StoppedTraining, StopWatch
 from ..core.weight_files import load_weights
 from ..data.loaders import explained_workers
 from .callbacks import Average, refresh_batchnorm
@@ -117,10 +118,10 @@ def _log(job):
     return Log(file, every, job.records.label, job.quiet, trackers, job.key)
 
 
-def _checkpoint(job):
+def _checkpoint(job, watch):
     "The states of a training; None without a folder"
     if job.folder is None: return None
-    return Checkpoint(job.folder/'state', job.records.save_steps(job.steps))
+    return Checkpoint(job.folder/'state', job.records.save_steps(job.steps), watch=watch)
 
 # %% ../../nbs/08_training/50_fit.ipynb #0ac537e4
 def _learner_arguments(switches):
@@ -158,12 +159,13 @@ def _run_to_the_end(job, log, checkpoint):
     return learn
 
 
-def _train(job):
+def _train(job, watch):
     "A call of `fit` in this process, or as one of those that `torchrun` started: process 0 writes"
-    with explained_workers(), _lock(job):
+    # without a folder nothing could be gone on with, and signals have their usual effect
+    with explained_workers(), _lock(job), watch.listening() if job.folder else nullcontext():
         if job.folder: _claim_folder(job)
         log = _log(job)
-        learn = _run_to_the_end(job, log, _checkpoint(job))
+        learn = _run_to_the_end(job, log, _checkpoint(job, watch))
         table = getattr(job.loader, 'table', None)
         done = Trained(learn.net.eval(), log.rows, learn.step, learn.images, learn.seconds, job.key or {},
                        getattr(table, 'name', '') or '')
@@ -240,10 +242,11 @@ def fit(model:nn.Module, # Trained in place
                                      refresh=ends.refresh)
         job = replace(job, settings=settings)
     if execution.processes > 1 and not launched(): return _train_in_processes(job)
-    with explained_workers(): return _train(job) # the death of one is reported between any two lines
+    with explained_workers(): return _train(job, execution.watch()) # a death is reported between any two lines
 
 # %% ../../nbs/08_training/50_fit.ipynb #0194dd71
 _JOB = "import sys\nfrom reid_lab.training.fit import work\nwork(sys.argv[1])\n"
+_STOPPED = 'stopped' # In the private folder of a call: why its training has stopped
 
 
 def _train_in_processes(job):
@@ -258,7 +261,10 @@ def _train_in_processes(job):
         (tmp/'modules.json').write_text(json.dumps(as_dicts(own_modules())), encoding='utf-8')
         (tmp/'call').write_bytes(dumps((os.getpid(), sent)))
         (tmp/'job.py').write_text(_JOB)
-        torchrun(job.execution.processes, tmp/'job.py', tmp, capture=False, logs=tmp/'logs')
+        # they do not get the signals of this process, and look at a file
+        with StopWatch(passes_on=tmp/STOP_FILE).listening() if job.folder else nullcontext():
+            torchrun(job.execution.processes, tmp/'job.py', tmp, capture=False, logs=tmp/'logs')
+        if (tmp/_STOPPED).exists(): raise StoppedTraining((tmp/_STOPPED).read_text(encoding='utf-8'))
         states = torch.load(tmp/'parts.pt', weights_only=True)
         about = read_record(folder/DONE, 'log', 'steps', 'images')
         device = pick_device(job.learner.get('device', 'auto'))
@@ -276,7 +282,12 @@ def work(folder:Path | str, # With the call of `fit`, written by the process tha
     load_modules(from_dicts(json.loads((Path(folder)/'modules.json').read_text(encoding='utf-8'))))
     parent, job = loads((Path(folder)/'call').read_bytes())
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _train(job)
+    watch = job.execution.watch()
+    watch.files.append(Path(folder)/STOP_FILE)
+    try: _train(job, watch)
+    except StoppedTraining as stopped: # no failure, after which all would be started again
+        if processes()[0] == 0: (Path(folder)/_STOPPED).write_text(str(stopped), encoding='utf-8')
+        return
     states = [{} if part is None else part.state_dict() for part in job.stateful]
     if processes()[0] == 0: torch.save(states, Path(folder)/'parts.pt')
 

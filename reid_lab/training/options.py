@@ -7,12 +7,15 @@ __all__ = ['SWITCHES', 'OPTIONS', 'MOST', 'Switch', 'read_switches', 'precision_
            'read_options']
 
 # %% ../../nbs/08_training/25_options.ipynb #0b207cdf
+import math
 import os
 import shlex
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..core.basics import check_choice
+from ..core.stopping import StopWatch
 
 # %% ../../nbs/08_training/25_options.ipynb #7c1b9d2e
 if TYPE_CHECKING:
@@ -115,7 +118,10 @@ OPTIONS = dict(
                  'compiled, accumulate=PARTS, gradcache=ROWS, batchnorm=sync, ema=DECAY (default: none)'),
     backend=Option('NAME[:K=V,...]',
                    'where the runs of a sweep go: loky, dask, or slurm, with options such as '
-                   'dask:address=tcp://10.0.0.1:8786 (default: loky)'))
+                   'dask:address=tcp://10.0.0.1:8786 (default: loky)'),
+    max_hours=Option('H',
+                     'hours after which trainings are saved and stopped, with exit status 75; the same command goes '
+                     'on (default: no limit)'))
 
 # %% ../../nbs/08_training/25_options.ipynb #00fa3fe7
 MOST = 1024 # processes of one machine
@@ -128,6 +134,14 @@ def _number(name, value, least):
     return int(value)
 
 
+def _hours(value):
+    "Hours, from a number or its text"
+    try: hours = float(value)
+    except (TypeError, ValueError): hours = math.nan
+    if 0 < hours < math.inf: return hours
+    raise ValueError(f"max_hours={value!r} must be a number of hours above 0, such as 7.5")
+
+
 @dataclass(frozen=True)
 class Execution:
     "How a run is executed; every field takes the text of the option, too"
@@ -137,7 +151,10 @@ class Execution:
     trackers:tuple = ('auto',) # Where logs go besides `log.jsonl`, see `reid_lab.training.logs.find_trackers`
     speed:str = '' # Switches, spelled as keys and rows have them
     backend:str = 'loky' # Where the runs of a sweep go, see `reid_lab.experiments.cluster.read_backend`
+    max_hours:float | None = None # After which trainings are saved and stopped; they count from `began`
+    stop_file:str | None = field(default=None, repr=False, compare=False) # Asks for the same by being there
     switches:dict = field(init=False, repr=False, compare=False) # `speed`, read
+    began:float = field(init=False, repr=False, compare=False, default_factory=time.time) # When the record was made
 
     def __post_init__(self):
         "Every value as its type: the one place where options are parsed"
@@ -145,7 +162,8 @@ class Execution:
         trackers = self.trackers.split(',') if isinstance(self.trackers, str) else self.trackers
         folder = self.image_cache and os.path.abspath(os.path.expanduser(self.image_cache))
         workers = None if self.workers is None else _number('workers', self.workers, 0)
-        values = dict(processes=_number('processes', self.processes, 1), workers=workers,
+        hours = None if self.max_hours is None else _hours(self.max_hours)
+        values = dict(processes=_number('processes', self.processes, 1), workers=workers, max_hours=hours,
                       image_cache=folder or None,
                       trackers=tuple(t.strip() for t in trackers if t.strip()) or ('none',),
                       speed=spelled(switches), backend=self.backend.strip() or 'loky', switches=switches)
@@ -157,6 +175,25 @@ class Execution:
         from reid_lab.data.loaders import Loading  # this room is imported without torch
 
         return Loading(workers=self.workers, cache=self.image_cache)
+
+    @property
+    def deadline(self) -> float | None: # Seconds since 1970
+        "When trainings are stopped; None: never"
+        return None if self.max_hours is None else self.began + 3600*self.max_hours
+
+    @property
+    def is_over(self) -> bool:
+        "Whether the hours are over"
+        return self.deadline is not None and time.time() >= self.deadline
+
+    def watch(self) -> StopWatch:
+        "What tells a training to stop"
+        return StopWatch(self.deadline, [self.stop_file] if self.stop_file else [])
+
+    def for_rest(self) -> 'Execution': # For a process that takes it as text, and counts anew
+        "The same with the hours that are left"
+        if self.deadline is None: return self
+        return replace(self, max_hours=max(self.deadline - time.time(), 1)/3600)
 
     def as_text(self) -> str: # As `read_options` takes it; empty if all is as usual
         "The options that differ from the default, for another process"

@@ -1,11 +1,17 @@
 "The command line: exit codes, messages, and that it starts at once"
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
+import nbformat
 import numpy as np
 import pytest
 from helpers.notebooks import RECORD, notebook
+from nbformat.v4 import new_code_cell, new_notebook
 
 from reid_lab import __version__
 from reid_lab.cli.commands import main, parser
@@ -214,3 +220,53 @@ def test_options_of_a_list_are_joined(capsys, tmp_path):
     assert "R1 " in text and "R2 " in text
     assert main(["metrics", q, g, "--key", "emb=emb", "--key", "emb=pid"]) == 2
     assert "['emb'] given more than once" in capsys.readouterr().err
+
+
+WAITS = """
+import os, pathlib, time
+from reid_lab.core.stopping import StoppedTraining
+from reid_lab.experiments.run import start_run
+run = start_run('waits', dict(preset=preset, execution=execution, out_dir=out_dir))
+watch, end = run.execution.watch(), time.time() + 60
+pathlib.Path(out_dir, 'waiting').touch()
+while not (why := watch.reason()) and time.time() < end: time.sleep(.05)
+if how != 'on': raise StoppedTraining(f'stopped after step 3 of 9, since {why}')
+run.record(dict(R1=1.), 'world')
+run.finish()
+"""
+
+
+def waits(path):
+    "A notebook in the place of a training, which waits until it has to stop"
+    nbformat.write(new_notebook(cells=[
+        new_code_cell("preset = 'smoke'\nexecution = ''\nout_dir = ''\nhow = 'stop'",
+                      metadata=dict(tags=["parameters"])),
+        new_code_cell(WAITS)]), path)
+    return str(path)
+
+
+def test_a_run_that_stops_in_time_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("REID_LAB_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    nb = waits(tmp_path/"waits.ipynb")
+    assert main(["run", nb, "--max-hours", "1e-6"]) == 75
+    said = capsys.readouterr().err
+    (folder,) = (tmp_path/"runs").iterdir()
+    assert "stopped after step 3 of 9, since its hours are over. What is done is saved" in said
+    assert said.strip().endswith(f"reid_lab run {nb} --max-hours 1e-6 --out runs/{folder.name}")
+    assert json.loads((folder/"metrics.json").read_text())["status"] == "interrupted"
+
+
+def test_sigusr1_reaches_what_a_run_trains(tmp_path, capsys):
+    nb, out, started = waits(tmp_path/"waits.ipynb"), tmp_path/"out", time.time()
+    def send():
+        while not (out/"waiting").exists() and time.time() < started + 60: time.sleep(.05)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    code = main(["run", nb, "--out", str(out)])
+    thread.join()
+    said = capsys.readouterr().err
+    assert code == 75 and "since it was asked to stop" in said and said.strip().endswith(f"--out {out}")
+    assert not (out/".stop").exists()

@@ -6,6 +6,7 @@ import pytest
 from helpers import ROOT
 from helpers.notebooks import RECORD, notebook
 
+from reid_lab.core.stopping import StoppedTraining
 from reid_lab.experiments import sweep as sweeps
 from reid_lab.experiments.params import params_hash
 from reid_lab.experiments.run import write_json
@@ -99,3 +100,29 @@ def test_a_notebook_of_the_same_name_is_another_one(tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(sweeps, "_run_here", lambda job, name, todo, *more: ran.extend(todo))
     assert sweep(mine, [{}], seeds=(0,), n_jobs=1, folder=tmp_path/"s").status.tolist() == ["lost"] and len(ran) == 1
+
+
+def stops_first(folder, seed, execution):
+    "A job whose training is stopped the first time, for the odd seeds"
+    from pathlib import Path
+    mark = Path(folder)/f"{seed}"
+    if seed % 2 and not mark.exists():
+        mark.touch()
+        raise StoppedTraining("stopped after step 3 of 9")
+    return dict(R1=seed)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_runs_that_stop_in_time_let_the_others_end(tmp_path, n_jobs):
+    kw = dict(seeds=(0, 1, 2, 3), n_jobs=n_jobs, folder=tmp_path/"s")
+    with pytest.raises(StoppedTraining, match=r"2 of 4 runs are not finished \(the first: stopped after step 3 of 9\)"):
+        sweep(stops_first, [dict(folder=str(tmp_path))], **kw)
+    again = sweep(stops_first, [dict(folder=str(tmp_path))], **kw)
+    assert again.R1.tolist() == [0, 1, 2, 3] and (again.status == "ok").all()
+
+
+def test_what_has_not_begun_when_the_hours_are_over_is_left(tmp_path):
+    with pytest.raises(StoppedTraining, match="4 of 4 runs .* not begun, since its hours are over"):
+        sweep(stops_first, [dict(folder=str(tmp_path))], seeds=range(4), n_jobs=1, folder=tmp_path/"s",
+              execution="--max-hours 1e-9")
+    assert not (tmp_path/"1").exists()

@@ -1,6 +1,8 @@
 "`fit` in a folder: bit for bit the same after an interruption, refused for switches and keys that do not fit"
 import json
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from helpers import pseudo_labels
 from helpers.small_training import Blobs, Net, Scaled
 
+from reid_lab.core.stopping import StoppedTraining
 from reid_lab.training.callbacks import Average
 from reid_lab.training.fit import Ends, Records, check_switches, fit, refuse_ema
 from reid_lab.training.learner import Callback
@@ -96,3 +99,31 @@ def test_epochs_are_as_many_steps_where_they_do_not_differ():
 @pytest.mark.parametrize("how", [{}, dict(steps=3, epochs=1)])
 def test_steps_or_epochs(how):
     with pytest.raises(ValueError, match="give either steps or epochs"): fit(Net(), Blobs(), **how)
+
+
+class Signal(Callback):
+    only_watches = True
+    def __init__(self, at): self.at = at
+    def after_step(self, learn):
+        if learn.step == self.at: os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_stopped_by_its_hours_and_by_a_signal_it_ends_the_same(tmp_path):
+    "At its first step, at the fifth one, and at the last one, where it ends"
+    whole = train(tmp_path/"whole")
+    def part(at=0, hours=None):
+        return fit(Net(), Blobs(), 60, tmp_path/"t", KEY, lr=.1, device="cpu", quiet=True, callbacks=[Signal(at)],
+                   execution=Execution(max_hours=hours))
+    with pytest.raises(StoppedTraining, match="after step 1 of 60, since its hours are over"): part(hours=1e-6)
+    with pytest.raises(StoppedTraining, match="after step 5 of 60, since SIGTERM came"): part(at=5)
+    assert not (tmp_path/"t"/"done.json").exists() and not list(tmp_path.rglob(".lock"))
+    again = part(at=60)
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), again.model.parameters()))
+    timeless = [{name: row[name] for name in ("step", "epoch", "images", "id_loss", "lr")} for row in again.log]
+    assert timeless == [{name: row[name] for name in timeless[0]} for row in whole.log]
+
+
+def test_without_a_folder_nothing_is_stopped():
+    "There would be nothing to go on from"
+    done = fit(Net(), Blobs(), 6, lr=.1, device="cpu", quiet=True, execution=Execution(max_hours=1e-6))
+    assert done.steps == 6
