@@ -32,11 +32,12 @@ export TOKENIZERS_PARALLELISM = false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install camel test test-rest test-all check docs lab readme notebooks export hooks clean
+.PHONY: help install camel test test-rest test-all rehearsal check docs lab readme notebooks export hooks clean
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every library notebook, every test that needs no browser, no kill and no whole experiment"
 	@echo "make test-all    make test, then make test-rest: whole experiments and tutorials, processes that are killed, browsers"
+	@echo "make rehearsal   faults that only a GPU would show, found on the CPU: all of it (a part is in make test-rest)"
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"
@@ -73,9 +74,9 @@ check: install
 
 # pytest comes last: its closing line is the verdict. Browsers have the machine to themselves.
 LONG := kill or whole or browser
-test test-rest: export HF_HUB_OFFLINE = 1
-test test-rest: export OMP_NUM_THREADS = 1
-test test-rest: export MPLBACKEND = Agg
+test test-rest rehearsal: export HF_HUB_OFFLINE = 1
+test test-rest rehearsal: export OMP_NUM_THREADS = 1
+test test-rest rehearsal: export MPLBACKEND = Agg
 test: install
 	$(RUN) -m ruff check --quiet .
 	$(RUN) tools/check_nbs.py --quiet
@@ -85,6 +86,11 @@ test: install
 test-rest: install
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "(kill or whole) and not browser" tests
 	$(RUN) -m pytest -q -m browser tests
+
+# The stand-in for a GPU changes torch for the process that it is in; a small part of this is a test of test-rest.
+rehearsal: export REID_LAB_REHEARSAL = 1
+rehearsal: install
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -o "python_files=rehearse_*.py" tests/rehearsal
 
 test-all:
 	$(MAKE) test

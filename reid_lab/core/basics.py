@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['LAST_SEED', 'DEVICES', 'check_choice', 'as_list', 'check_whole', 'check_number', 'check_function', 'check_record',
            'warn_caller', 'extra_library', 'OnUse', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads',
-           'check_device', 'pick_device', 'checkout', 'project_root', 'cache_dir', 'dataset_root', 'results_file',
-           'live_widgets', 'unit_norm', 'common_scale']
+           'check_device', 'pick_device', 'uses_gpu', 'checkout', 'project_root', 'cache_dir', 'dataset_root',
+           'results_file', 'live_widgets', 'unit_norm', 'common_scale']
 
 # %% ../../nbs/00_core/10_basics.ipynb #9ea05ff2
 import numbers
@@ -231,18 +231,30 @@ def check_device(device:str # `auto`, or one of `DEVICES`, perhaps with a number
     return str(device)
 
 
+def _is_there(kind):
+    "Whether torch finds a device of this kind"
+    import torch
+    if kind == 'cpu': return True
+    if kind == 'mps': return torch.backends.mps.is_available()
+    return getattr(torch, kind).is_available()
+
+
 def pick_device(device:str='auto') -> str: # `cpu`, `cuda`, `cuda:1`, `mps`
     "The device to use; `auto` takes a GPU when there is one"
-    import torch
-    available = ['cpu']
-    if torch.backends.mps.is_available(): available.append('mps')
-    if torch.cuda.is_available(): available.append('cuda')
     kind = check_device(device).partition(':')[0]
-    if kind == 'auto': return available[-1]
-    if kind in available: return str(device)
+    found = [name for name in DEVICES if _is_there(name)]
+    if kind == 'auto': return found[1] if len(found) > 1 else 'cpu'
+    if kind in found: return str(device)
     raise ValueError(
         f"device={device!r}: torch finds no such device here; "
         "choose 'cpu', or 'auto' for what is there")
+
+
+def uses_gpu() -> bool: # False before the first tensor there
+    "Whether this process computes on a GPU; asking starts nothing"
+    import torch
+    modules = [getattr(torch, kind) for kind in DEVICES if kind not in ('cpu', 'mps')]
+    return any(module.is_initialized() for module in modules)
 
 # %% ../../nbs/00_core/10_basics.ipynb #d2085cd5
 def checkout(start:str | Path=None, # A folder; default: where this package is imported from

@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, check_whole, stream, torch_stream, warn_caller
+from ..core.basics import check_choice, check_whole, stream, torch_stream, uses_gpu, warn_caller
 from ..core.distributed import launched_here
 from ..core.files import safe_join
 from ..core.old_names import gathered, renamed, renamed_attributes
@@ -138,7 +138,7 @@ def tokenize(tokenizer:Callable, # `list[str] -> (B,L) LongTensor`, with a `pad_
 # %% ../../nbs/01_data/50_loaders.ipynb #8285c2f8
 def sensible_workers() -> int:
     "Loader processes: up to 8 of the cores if this process computes on a GPU, else 0"
-    if not torch.cuda.is_initialized() or sys.platform != 'linux': return 0 # workers are copies of this process
+    if not uses_gpu() or sys.platform != 'linux': return 0 # workers are copies of this process
     cores = len(os.sched_getaffinity(0))//launched_here()
     return min(8, max(0, cores - 1))
 
@@ -459,7 +459,7 @@ def _keys(self:Batches, e, start):
 def _endless(self:Batches, place):
     "All batches from one on, through new processes; they end when the iterator is dropped"
     # without a generator of its own each epoch would draw from the global one
-    settings = dict(num_workers=place.workers, pin_memory=torch.cuda.is_initialized(),
+    settings = dict(num_workers=place.workers, pin_memory=uses_gpu(),
                     generator=torch_stream(self.seed, 'workers', place.epoch))
     if sys.platform == 'linux': settings['multiprocessing_context'] = 'fork' # readers and extras are not pickled
     keys = _Keys(self._keys(place.epoch, place.start))

@@ -256,13 +256,21 @@ def sample_batch(size:tuple[int, int]=(64, 32), # Height and width
                 caption=['a man in a red coat']*n, path=[f'{i}.jpg' for i in range(n)])
 
 # %% ../../nbs/05_models/75_zoo.ipynb #4cec84cc
+def _sample_for(model):
+    "`sample_batch` where a model is"
+    import torch
+    device = next(model.parameters()).device
+    batch = sample_batch(model.size)
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+
+
 def check_model(model:'nn.Module', # Reads captions if it has `encode_text`
-    batch:dict=None, # Default: `sample_batch(model.size)`
+    batch:dict=None, # Where the model is; default: `sample_batch(model.size)`
     text:bool=True, # Whether it encodes captions
     ) -> dict: # The losses
     "Raise `AssertionError` naming the part of the contract that `model` breaks"
     from reid_lab.losses.basics import terms
-    batch = batch or sample_batch(model.size)
+    batch = batch or _sample_for(model)
     model.train()
     model.zero_grad()
     out = terms(model(batch))
@@ -285,18 +293,18 @@ def _check_encoder(model, name, x):
     with torch.no_grad(): a, b, first = fn(x), fn(x), fn(x[:3])
     assert a.shape == (len(x), model.dim), f"{name} gave {tuple(a.shape)}, expected {(len(x), model.dim)}"
     assert torch.equal(a, b), f"{name} is not deterministic in eval mode"
-    assert torch.allclose(a.norm(dim=1), torch.ones(len(x)), atol=1e-4), f"{name} is not unit-norm"
+    assert torch.allclose(a.norm(dim=1), a.new_ones(len(x)), atol=1e-4), f"{name} is not unit-norm"
     assert torch.allclose(first, a[:3], atol=1e-4), f"{name} of an image or caption depends on its batch"
 
 # %% ../../nbs/05_models/75_zoo.ipynb #cec46929
 def check_image_model(model:'nn.Module', # Reads images; has `n_ids`
-    batch:dict=None, # Default: `sample_batch(model.size)`
+    batch:dict=None, # Where the model is; default: `sample_batch(model.size)`
     ) -> dict: # The losses, and how many normalisation parameters move the raw features and the scores
     "`check_model`, then what adaptation at test time needs; raise `AssertionError` naming what is broken"
     import torch
 
     from reid_lab.models.backbones import norm_gradients
-    batch = batch or sample_batch(model.size)
+    batch = batch or _sample_for(model)
     out, img = check_model(model, batch, text=False), batch['img']
     lacks = [k for k in ('raw_features', 'logits', 'forward_tta', 'n_ids') if not hasattr(model, k)]
     assert not lacks, f"the model has no {', '.join(lacks)}"

@@ -142,13 +142,18 @@ class Around(Plain):
 def accelerator(device:str, # `cpu`, `cuda`, `mps`
     precision:str='no', # `no`, `bf16`, `fp16`
     ) -> 'Accelerator':
-    "An Accelerate `Accelerator`; a second one with another precision in the same process is allowed"
+    "An Accelerate `Accelerator`; a second one with another device or precision in the same process is allowed"
     from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
+    from accelerate.state import AcceleratorState, PartialState
     check_choice('precision', precision, ('no', 'bf16', 'fp16'))
+    is_cpu = device == 'cpu'
+    # what Accelerate found for an earlier training would hold for this one, too
+    if PartialState._shared_state and (PartialState().device.type == 'cpu') != is_cpu:
+        AcceleratorState._reset_state(reset_partial_state=True)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()
-    return Accelerator(cpu=device == 'cpu', mixed_precision=precision)
+    # it would move a model to the first GPU, also from cuda:1
+    return Accelerator(cpu=is_cpu, mixed_precision=precision, device_placement=False)
 
 # %% ../../nbs/08_training/15_learner.ipynb #fb3677c4
 def to_device(batch:dict, # Tensors and anything else
@@ -189,9 +194,10 @@ class Learner:
         self.acc = accelerator(self.device, precision)
         self.first_loader = self._loader = _share(loader)
         self.strategy, self.cbs = strategy or Plain(), list(callbacks)
-        optimiser = opt(model) if opt else _adamw(param_groups(model, lr, weight_decay, new_mult))
         from_main(model.to(self.device))
         if batchnorm == 'sync' and self.world > 1: sync_batchnorm(model)
+        # after the move: fused optimisers look where the weights are
+        optimiser = opt(model) if opt else _adamw(param_groups(model, lr, weight_decay, new_mult))
         self.model = self.acc.prepare_model(model, evaluation_mode=True)
         self.opt = self.acc.prepare(optimiser)
         self.by_epoch = isinstance(schedule, ByEpoch)

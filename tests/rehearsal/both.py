@@ -1,0 +1,84 @@
+"""The same work on the CPU and on the shadow device, and the comparison of what it gives."""
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from reid_lab.core.basics import seed_everything
+from reid_lab.models.zoo import MODELS, NEEDS, create_model, sample_batch
+from reid_lab.training.learner import Learner, to_device
+
+SIZE = (64, 32)
+DEVICES = ("cpu", "shadow")
+
+
+def on_both(work: Callable[[str], object]) -> tuple:
+    "What `work(device)` gives on the CPU and on the shadow device, from the same random states"
+    found = []
+    for device in DEVICES:
+        seed_everything(0)
+        found.append(work(device))
+    return tuple(found)
+
+
+def plain(value):
+    "A tensor on the CPU; other values as they are"
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def differences(ours, theirs, at="") -> list[str]:
+    "Where two nested results are not equal to the last bit"
+    ours, theirs = plain(ours), plain(theirs)
+    if isinstance(ours, dict):
+        if ours.keys() != theirs.keys(): return [f"{at}: keys {ours.keys() ^ theirs.keys()}"]
+        return [line for key in ours for line in differences(ours[key], theirs[key], f"{at}.{key}")]
+    if isinstance(ours, (list, tuple)):
+        if len(ours) != len(theirs): return [f"{at}: {len(ours)} and {len(theirs)} items"]
+        return [line for i, pair in enumerate(zip(ours, theirs)) for line in differences(*pair, f"{at}[{i}]")]
+    if isinstance(ours, torch.Tensor):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return [f"{at}: {tuple(ours.shape)} {ours.dtype} and {tuple(theirs.shape)} {theirs.dtype}"]
+        if torch.equal(ours.nan_to_num(), theirs.nan_to_num()): return []
+        return [f"{at}: differs by up to {(ours.double() - theirs.double()).abs().max():.3g}"]
+    if isinstance(ours, np.ndarray): return differences(torch.as_tensor(ours), torch.as_tensor(theirs), at)
+    same = ours == theirs or (ours != ours and theirs != theirs)
+    return [] if same else [f"{at}: {ours} and {theirs}"]
+
+
+def check_same(work: Callable[[str], object]):
+    "Assert that `work` gives the same on both devices; what it gave on the CPU"
+    cpu, shadow = on_both(work)
+    assert differences(cpu, shadow) == []
+    return cpu
+
+
+def build(name, **arguments):
+    "A model of the zoo, small where it has no size of its own"
+    return create_model(name, **{"size": SIZE, **{need: NEEDS[need] for need in MODELS[name].needs}, **arguments})
+
+
+class Samples:
+    "A loader of `n` batches"
+    def __init__(self, n=1, rows=8, size=SIZE):
+        self.n, self.rows, self.size = n, rows, size
+
+    def __len__(self): return self.n
+    def epoch(self, epoch, start=0):
+        return (sample_batch(self.size, self.rows, seed=10*epoch + i) for i in range(start, self.n))
+
+
+def trained(model, device, steps=1, loader=None, **settings):
+    "Weights of a model after some steps, and the losses of the last"
+    learn = Learner(model, loader or Samples(steps), device=device, **settings).fit(steps=steps)
+    assert all(p.device.type == device for p in learn.net.parameters())
+    return dict(weights=learn.net.state_dict(), losses=dict(learn.logs))
+
+
+def embedded(model, device, length=10):
+    "Features of a batch, whose captions have so many tokens"
+    model, batch = model.eval().to(device), to_device(sample_batch(model.size, length=length), device)
+    with torch.no_grad():
+        found = dict(images=model.encode_image(batch["img"]))
+        if hasattr(model, "encode_text"): found["texts"] = model.encode_text(batch["tokens"])
+    return tree_map(plain, found)
