@@ -9,6 +9,7 @@ __all__ = ['METHODS', 'PAPER', 'STUDIES', 'BIAS', 'SOURCES', 'SCORES', 'Method',
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #261d2b47
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -38,6 +39,7 @@ from ..retrieval.cameras import camera_nmi
 from ..retrieval.embeddings import Embeddings, embed_images
 from ..training.folder import Trained, claim, digest, load_trained
 from ..training.options import Execution
+from ..training.settings import SETTINGS, refuse_changed_code
 from ..tta.base import ImageStream, NoAdapt, influential
 from ..tta.camera_norm import CameraNorm
 from ..tta.dart3 import RECIPE_LITE, Dart3, Dart3Lite
@@ -309,8 +311,15 @@ def trained_on(case:Case, # Its training images
     if models is None or not MODELS[s.model].trains:
         return train_reid(case.train, preset, seed, folder, quiet, execution=execution, **train)
     done = load_trained(models, reid_key(case.train, s, seed, execution=execution), pick_device(s.device))
-    if folder: done.save(folder)
+    refuse_changed_code(models, 'leave models out to train anew, give the folder of a run by the code of today')
+    if folder: _save_again(done, folder, models)
     return done
+
+
+def _save_again(done, folder, models):
+    "Leave a training in the folder of this run, too, with what is compared when it is loaded"
+    done.save(folder)
+    if (Path(models)/SETTINGS).exists(): shutil.copyfile(Path(models)/SETTINGS, Path(folder)/SETTINGS)
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #abd47939
 def _scored(case, settings, bias):

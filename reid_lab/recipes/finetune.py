@@ -42,6 +42,7 @@ from ..training.folder import DONE, TRAINING, WEIGHTS, Trained, load_trained, re
 from ..training.learner import Callback, Learner, param_groups
 from ..training.options import Execution
 from ..training.schedules import lr_linear
+from ..training.settings import claim_settings, code_of_model, code_settings, refuse_changed_code
 from ..world.plan import Group
 from ..world.world import World
 
@@ -512,10 +513,13 @@ def keep_model(table:ReidTable, # Crops
                     **start_key(s.start, s.model), division=asdict(division))
     key = training_key(settings, seed, known_people(table), execution=execution)
     if (folder/DONE).is_file():
+        refuse_changed_code(folder)
         done = load_trained(folder, key)
         return dict(epoch=done.log[-1]['epoch'] if done.log else 0, **done.cost)
     tuned = finetune(table, division, s, seed, execution)
     row = dict(step=tuned.done.steps, epoch=tuned.epoch, val_mAP=tuned.scores[tuned.epoch])
+    code = code_settings(tuned.model) | code_of_model(s.model)
+    if code: claim_settings(_made(folder), code)
     kept = replace(tuned.done, model=tuned.model, key=key, log=[*tuned.done.log, row])
     kept.save(folder)
     return dict(epoch=tuned.epoch, **kept.cost)

@@ -33,7 +33,7 @@ from .folder import DONE, TRAINING, WEIGHTS, Trained, claim, read_record
 from .learner import Callback, Learner, Loader, Plain
 from .logs import Log
 from .options import Execution, precision_of, spelled
-from .settings import claim_settings, refuse_settings, training_settings
+from .settings import claim_settings, code_of_model, refuse_settings, training_settings
 from .speedups import GradCache, blocks, chunked, tuned
 
 # %% ../../nbs/08_training/50_fit.ipynb #dc326cdb
@@ -240,7 +240,7 @@ def fit(model:nn.Module, # Trained in place
     if folder:
         settings = training_settings(model, loader, strategy, callbacks, learner, view=ends.view,
                                      refresh=ends.refresh)
-        job = replace(job, settings=settings)
+        job = replace(job, settings={**settings, **code_of_model((key or {}).get('model'))})
     if execution.processes > 1 and not launched(): return _train_in_processes(job)
     with explained_workers(): return _train(job, execution.watch()) # a death is reported between any two lines
 

@@ -1,5 +1,7 @@
 "What a job runs is in the key of a sweep: its source, the user's modules behind it, and what it closes over"
+import hashlib
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -246,3 +248,44 @@ def test_of_a_notebook_its_code_cells_count(tmp_path):
     assert first == key(outputs=[dict(output_type="stream", name="stdout", text="1")], execution_count=3)
     assert first == key(words="# Other words") and first == key(source=["x = ", "1"])
     assert first != key("x = 2") and first != key(metadata=dict(tags=["parameters"]))
+
+
+def test_functions_that_enter_a_table_of_another_module_are_followed(write):
+    "The job's module imports the table, and not the module that fills it"
+    write("mine_t", "TABLE = {}\n")
+    write("mine_a", "from mine_t import TABLE\ndef job(seed=0): return dict(mAP=TABLE['loss']())\n")
+    def code(value):
+        write("mine_b", f"from mine_t import TABLE\ndef loss(): return {value}\nTABLE['loss'] = loss\n")
+        job = fresh("mine_a").job
+        importlib.import_module("mine_b")
+        return job_code(job)
+    first = code(1.)
+    assert sorted(first.files) == ["mine_a", "mine_b", "mine_t"] and code(1.).key == first.key
+    assert code(2.).key != first.key
+
+
+def test_a_typed_job_knows_the_modules_of_what_it_calls(write, monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)     # as in a shell
+    write("mine_b", "def loss(): return 1.\n")
+    def code(value):
+        write("mine_b", f"def loss(): return {value}\n")
+        scope = dict(__name__="__main__", loss=fresh("mine_b").loss)
+        exec("def job(seed=0): return dict(mAP=loss())", scope)
+        return job_code(scope["job"])
+    first = code(1.)
+    assert [*first.files] == ["mine_b"] and code(1.).key == first.key != code(2.).key
+
+
+@pytest.mark.parametrize("text, files", [
+    ("RATE = 2\ndef job(seed=0): return RATE", ["mine_a"]), ("def job(seed=0): return abs(seed)", []),
+    ("from mine_b import loss\ndef job(seed=0): return loss()", ["mine_a", "mine_b"]),
+    ("import math\nimport mine_b\ndef job(seed=0): return math.pi", [])])
+def test_files_are_those_of_0_3(text, files, write):
+    "A rule that is read otherwise gives the same keys, so that outcomes of 0.3 are found"
+    write("mine_b", "def loss(): return 1.\n")
+    path = write("mine_a", text)
+    job = fresh("mine_a").job
+    found, own = job_code(job), hashlib.sha256(inspect.getsource(job).encode()).hexdigest()[:8]
+    texts = [f"{name}\n{without_comments((path.parent/f'{name}.py').read_text())}" for name in files]
+    assert sorted(found.files) == files
+    assert found.key == (hashlib.sha256("\0".join([own, *texts]).encode()).hexdigest()[:8] if files else own)

@@ -1,5 +1,8 @@
 """Protocols of DART3: who is trained on, who is asked, and that every study runs on the smallest World."""
+import importlib
 import json
+import linecache
+import sys
 
 import numpy as np
 import pandas as pd
@@ -28,6 +31,7 @@ from reid_lab.recipes.study import settings_frame, with_settings
 from reid_lab.retrieval.cameras import camera_nmi, nmi
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.training.settings import SETTINGS, code_settings
 from reid_lab.tta.base import adapt_embeddings
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.world.plan import reid_groups
@@ -103,6 +107,29 @@ def test_settings_of_the_paper_on_folders(tmp_path, dataset, setting):
     assert len(every.q) == len(case.q)
     whole = P.dataset_case(f"{dataset}->{dataset}", tmp_path/dataset)
     assert len(whole.q) > len(case.q)
+
+
+def test_a_source_that_other_code_trained_is_no_source_of_today(table, tmp_path, monkeypatch):
+    "What `-p models=` names is loaded only if the user's code behind it is as it was, and keeps what it is compared by"
+    case = P.world_case("smoke", 3)
+    D.trained_on(case, "smoke", 3, tmp_path/"a", steps=1)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    def edited(factor):
+        (tmp_path/"own_source.py").write_text(f"def soft(loss): return {factor}*loss\n")
+        sys.modules.pop("own_source", None)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        return importlib.import_module("own_source").soft
+    settings = json.loads((tmp_path/"a"/SETTINGS).read_text())
+    (tmp_path/"a"/SETTINGS).write_text(json.dumps(settings | code_settings(edited(1))))
+    for name in ("b", "c"):
+        D.trained_on(case, "smoke", 3, tmp_path/name, tmp_path/("a" if name == "b" else "b"), steps=1)
+    edited(2)
+    for name in ("a", "c"):
+        with pytest.raises(ValueError, match=r"other code, .*\(own_source.soft\).* leave models out to train anew"):
+            D.trained_on(case, "smoke", 3, None, tmp_path/name, steps=1)
+    sys.modules.pop("own_source", None)
 
 
 def test_all_cameras_seen_is_an_error(table):

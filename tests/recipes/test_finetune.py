@@ -1,5 +1,8 @@
 "Fine-tuning on a folder: who is held out, which epoch is kept, what an interval is over, and what is refused"
+import importlib
+import linecache
 import shlex
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +15,7 @@ from reid_lab.cli.commands import main, parser
 from reid_lab.data.table import ReidTable
 from reid_lab.experiments.notebooks import experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
+from reid_lab.models.zoo import MODELS
 from reid_lab.recipes import finetune as ft
 from reid_lab.recipes.crops import from_folder, from_package
 from reid_lab.recipes.parameters import check_run
@@ -145,6 +149,34 @@ def test_any_tower_is_trained_and_kept(people, tmp_path, model, weights):
     a, b = (embed_images(m, people, quiet=True).emb for m in (net, tuned.start))
     assert torch.allclose(a, b, atol=1e-5) and made["images_seen"] > 0
     assert again.model == s.model and again.weights.endswith("model.safetensors")
+
+
+@pytest.fixture
+def own_tower(tmp_path, monkeypatch):
+    "A registered model whose constructor stands in a module of the user's, imported as after an edit"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    def edited(heads):
+        (tmp_path/"own_tower.py").write_text(
+            "from reid_lab.models.transreid import transreid_tiny\n"
+            f"def start(net): return [net, {heads}][0]\ndef make(**kw): return start(transreid_tiny(**kw))\n")
+        sys.modules.pop("own_tower", None)
+        linecache.clearcache()
+        importlib.invalidate_caches()
+        info = replace(MODELS["transreid_tiny"], make=importlib.import_module("own_tower").make, starts="none")
+        monkeypatch.setitem(MODELS, "own_tower", info)
+    yield edited
+    sys.modules.pop("own_tower", None)
+
+
+def test_a_finished_model_whose_own_code_changed_is_not_taken_for_todays(people, tmp_path, own_tower):
+    own_tower(1)
+    s = replace(ft.finetune_settings("smoke", "own_tower", "none"), epochs=1)
+    made = ft.keep_model(people, s, tmp_path/"model")
+    assert ft.keep_model(people, s, tmp_path/"model")["epoch"] == made["epoch"]
+    own_tower(2)
+    with pytest.raises(ValueError, match=r"other code, which changed since \(own_tower.start\).*use a new folder"):
+        ft.keep_model(people, s, tmp_path/"model")
 
 
 # ---- the interval

@@ -14,6 +14,7 @@ from helpers.small_training import Blobs, Net, Scaled
 
 from reid_lab.data.loaders import Batches, masked_words
 from reid_lab.data.text import WordPiece
+from reid_lab.losses.added import add_losses, added_losses
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.fit import fit
 from reid_lab.training.learner import Callback, Plain
@@ -23,6 +24,7 @@ from reid_lab.training.settings import (
     changed_settings,
     claim_settings,
     plain_settings,
+    refuse_changed_code,
     refuse_settings,
     training_settings,
 )
@@ -236,6 +238,67 @@ def test_changed_code_with_the_same_settings_is_refused(change, piece, own, tmp_
     own(**change)
     (tmp_path/"t"/SETTINGS).unlink()        # as the message says
     assert go().steps == 60
+
+
+HIDDEN = """
+from reid_lab.training.learner import Plain
+def scaled(by): return lambda f: lambda loss: by*f(loss)
+def soft(loss): return {factor}*loss
+TABLE = dict(soft=soft)
+@scaled({by})
+def whole(loss): return loss
+class Own(Plain):
+    def step(self, learn, batch):
+        from own_later import late
+        def forward(b): return {{name: late(whole(TABLE['soft'](loss))) for name, loss in learn.net(b).items()}}
+        return learn.update(batch, forward=forward)
+"""
+
+
+@pytest.mark.parametrize("change, piece", [
+    (dict(factor=2.), "own_training.soft"), (dict(by=2.), "own_training.whole"), (dict(late=2.), "own_later")])
+def test_code_behind_tables_decorators_and_imports_in_functions_is_noticed(change, piece, own, tmp_path):
+    def go(factor=1., by=1., late=1.):
+        (tmp_path/"own_later.py").write_text(f"def late(loss): return {late}*loss\n")
+        sys.modules.pop("own_later", None)
+        module = own(text=HIDDEN.replace("{factor}", str(factor)).replace("{by}", str(by)))
+        return train(tmp_path/"t", strategy=module.Own())
+    go()
+    assert go().steps == 60
+    with pytest.raises(ValueError, match=rf"other code, which changed since \(.*{piece}.*\), with"): go(**change)
+
+
+def test_the_code_of_an_added_loss_is_noticed_with_what_it_calls(own, tmp_path):
+    text = "def helper(x): return {factor}*x\ndef soft(emb): return helper(emb.mean())\n"
+    def settings(factor):
+        model = add_losses(Net(), added_losses(dict(soft=own(factor=factor, text=text).soft)))
+        return training_settings(model, Blobs(), None, [])
+    assert changed_settings(settings(1.), settings(1.)) == {}
+    assert "code own_training.helper" in changed_settings(settings(1.), settings(2.))
+
+
+def test_a_module_that_changed_elsewhere_is_said_and_not_refused(own, tmp_path):
+    def go(): return train(tmp_path/"t", strategy=sys.modules["own_training"].Own())
+    own()
+    go()
+    own(text=OWN + "\ndef later(): return 1\n")
+    with pytest.warns(UserWarning, match="own_training changed since it was trained, though no function or class"):
+        assert go().steps == 60
+    with pytest.warns(UserWarning, match="own_training changed .* give another"):
+        refuse_changed_code(tmp_path/"t", "give another")
+
+
+def test_what_is_only_loaded_is_compared_by_the_names_in_its_folder(own, tmp_path):
+    own()
+    train(tmp_path/"t", strategy=sys.modules["own_training"].Own())
+    refuse_changed_code(tmp_path/"t", "train anew")
+    own(factor=3.)
+    with pytest.raises(ValueError, match=r"other code, which changed since \(own_training.soft\).*; train anew, or"):
+        refuse_changed_code(tmp_path/"t", "train anew")
+    sys.modules.pop("own_training")         # in a process that does not import it
+    with pytest.warns(UserWarning, match="own_training changed"): refuse_changed_code(tmp_path/"t")
+    (tmp_path/"t"/SETTINGS).unlink()
+    refuse_changed_code(tmp_path/"t")
 
 
 def test_what_a_class_of_ones_own_keeps_under_hidden_names_counts(tmp_path):
