@@ -4,17 +4,20 @@
 
 # %% auto #0
 __all__ = ['LEVELS', 'MANIFESTS', 'folder_pattern', 'folder_table', 'read_manifest', 'captions_of', 'manifest_table',
-           'boxes_table', 'crops_table', 'frame_table', 'as_crops']
+           'boxes_table', 'crops_table', 'frame_table', 'memory_table', 'as_crops']
 
 # %% ../../nbs/01_data/70_crops.ipynb #ca79534e
 import ast
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from ..core.basics import check_choice
@@ -30,10 +33,14 @@ from reid_lab.data.box_files import (
 )
 from .boxes import file_of
 from .frames import is_video
-from .images import image_at, image_files
+from .images import image_at, image_files, pixels_of
 from .labels import is_missing, read_labels
 from .sheets import line_of_row, read_json_lines, read_sheet, sheet_of, text_encoding
 from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed, row_number
+
+# %% ../../nbs/01_data/70_crops.ipynb #60c3c0ce
+if TYPE_CHECKING: # Pillow is imported where images are read
+    from PIL import Image
 
 # %% ../../nbs/01_data/70_crops.ipynb #bba2c1ca
 LEVELS = ('camera', 'identity', 'any') # What a subfolder can stand for
@@ -407,19 +414,61 @@ def frame_table(frame:pd.DataFrame, # With the column `path`, and labels as in a
     return _listed(f, _From('the frame'), root or '.', name, images=images)
 
 
-def as_crops(source:ReidTable | pd.DataFrame | str | Path | Sequence[str | Path], # See the text above
+class _Held:
+    "Reader of images that are in memory, `image 0`, `image 1` ..."
+    def __init__(self, images): self.images = {f'image {i}': image for i, image in enumerate(images)}
+
+    def __call__(self, paths): return [self.images[path] for path in paths]
+
+
+def memory_table(images:'Sequence[np.ndarray | Image.Image]', # (H,W,3) uint8 each, or PIL images, of any size
+    name:str='images', # Of the table
+    ) -> ReidTable: # Paths are `image 0`, `image 1` ...; `crc32` tells other pixels from these
+    "The crops that are in memory"
+    held = _Held([pixels_of(image, f'image {i}') for i, image in enumerate(images)])
+    if not held.images: raise ValueError('the list of images is empty; give at least one')
+    # what is written is continued only with the same images, and these have neither a size on a disk nor a time
+    sums = [zlib.crc32(image.tobytes()) for image in held.images.values()]
+    rows = pd.DataFrame(dict(path=list(held.images), pid=-1, cam=-1, split='test', crc32=sums))
+    table = ReidTable(rows, None, held, name)
+    table.further = ['crc32']
+    return table.validate('none')
+
+
+def _listed_crops(source):
+    "What a list, a Series or an array of several images holds, one by one; None for other things"
+    if isinstance(source, np.ndarray) and (source.ndim == 4 or source.dtype.kind in 'UO' and source.ndim == 1):
+        return list(source)
+    return list(source) if isinstance(source, (list, tuple, pd.Series, pd.Index)) else None
+
+
+def _is_held(crop):
+    "Whether a crop is in memory, not a path"
+    return isinstance(crop, np.ndarray) or hasattr(crop, 'getexif')
+
+
+def as_crops(source:'ReidTable | pd.DataFrame | pd.Series | str | Path | Sequence | np.ndarray', # See the text above
     images:str='sample', # See `folder_table`
     ) -> ReidTable:
-    "Crops in whatever form they are: a table, a folder, a manifest, a frame, or a list of image files"
+    "Crops in whatever form they are: a table, a folder, a manifest, a frame, image files, or images in memory"
     if isinstance(source, ReidTable): return source
     if isinstance(source, pd.DataFrame): return frame_table(source, images=images)
     if isinstance(source, (str, Path)):
         if path := image_at(str(source)): return as_crops([path], images)
         return crops_table(source, images=images)
-    paths = list(source) if isinstance(source, (list, tuple)) else None
-    if paths is None or not all(isinstance(path, (str, Path)) for path in paths):
-        what = f'a {type(source).__name__}' if paths is None else 'a list that holds other things than paths'
-        raise TypeError(f'crops are {what}; give a folder, a manifest, a list of image files, a DataFrame with the '
-                        'column path, or a ReidTable')
-    if not paths: raise ValueError('the list of image files is empty; give at least one')
-    return frame_table(pd.DataFrame(dict(path=[os.fspath(path) for path in paths])), images=images)
+    crops = _listed_crops(source)
+    if crops is None and _is_held(source): crops = [source]
+    if crops is None:
+        raise TypeError(f'crops are a {type(source).__name__}; give a folder, a manifest, a list or Series of image '
+                        'files, a list of arrays (H,W,3) or PIL images, a DataFrame with the column path, or a ReidTable')
+    if not crops: raise ValueError('the list of crops is empty; give at least one image or path')
+    if any(map(_is_held, crops)):
+        paths = sum(isinstance(crop, (str, Path)) for crop in crops)
+        if paths: raise ValueError(f'crops mix {paths} paths and {len(crops) - paths} images; give one kind at a time')
+        return memory_table(crops)
+    other = next((i for i, crop in enumerate(crops) if not isinstance(crop, (str, Path))), None)
+    if other is not None:
+        raise TypeError(f'crops are a list that holds other things than paths and images: item {other} is a '
+                        f'{type(crops[other]).__name__} ({crops[other]!r:.60}); give paths of image files, arrays '
+                        '(H,W,3) of uint8, or PIL images')
+    return frame_table(pd.DataFrame(dict(path=[os.fspath(crop) for crop in crops])), images=images)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MAX_PIXELS', 'FORMATS', 'RESAMPLING', 'DECODERS', 'IMAGE_SUFFIXES', 'ImageError', 'ImageTooLarge', 'image_formats',
-           'image_header', 'upright_size', 'read_image', 'resize_image', 'read_sized', 'ImageCache', 'image_suffixes',
-           'reads_like_image', 'image_at', 'FolderFiles', 'folder_files', 'image_files']
+           'image_header', 'upright_size', 'read_image', 'pixels_of', 'resize_image', 'read_sized', 'ImageCache',
+           'image_suffixes', 'reads_like_image', 'image_at', 'FolderFiles', 'folder_files', 'image_files']
 
 # %% ../../nbs/01_data/10_images.ipynb #beabf525
 import hashlib
@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,10 @@ from fastcore.basics import patch
 
 from ..core.basics import check_choice
 from ..core.files import BROKEN, FILE_KINDS, file_kind, safe_join
+
+# %% ../../nbs/01_data/10_images.ipynb #354065f9
+if TYPE_CHECKING: # Pillow is imported where images are read
+    from PIL import Image
 
 # %% ../../nbs/01_data/10_images.ipynb #95841b76
 MAX_PIXELS = 50_000_000
@@ -160,6 +165,20 @@ def read_image(path:str | Path, # Image file
     raise ImageTooLarge(f'image file {str(path)!r} has {im.width} x {im.height} pixels, more than '
                         f'max_pixels={max_pixels:,}; shrink it, or give the table a reader that calls '
                         'read_image(path, max_pixels=...)')
+
+
+def pixels_of(image:'np.ndarray | Image.Image', # In memory
+    name:str='image', # For the message
+    ) -> np.ndarray: # (H,W,3) uint8
+    "The pixels of an image that is decoded already, upright RGB as `read_image` gives them; other things are refused"
+    from PIL import Image
+    if isinstance(image, Image.Image): return np.asarray(_as_rgb(image, (255, 255, 255)))
+    remedy = 'give arrays (H,W,3) of uint8, PIL images, or paths of image files'
+    if not isinstance(image, np.ndarray): raise TypeError(f'{name} is a {type(image).__name__}; {remedy}')
+    if image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ValueError(f'{name} has the shape {image.shape}; {remedy}')
+    if image.dtype != np.uint8: raise ValueError(f'{name} holds {image.dtype}; {remedy}')
+    return image
 
 
 RESAMPLING = ('bicubic', 'bilinear')

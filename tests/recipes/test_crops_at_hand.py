@@ -10,7 +10,9 @@ from reid_lab.analysis.search import as_questions, ask
 from reid_lab.cli.commands import main
 from reid_lab.core.basics import stream
 from reid_lab.data.crops import as_crops, crops_table, frame_table
+from reid_lab.data.images import read_image
 from reid_lab.models.zoo import create_model
+from reid_lab.retrieval.parts import image_facts
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def test_a_folder_a_list_a_frame_and_a_table_embed_alike(folder, features, tmp_p
     monkeypatch.chdir(folder)
     table = crops_table(folder)
     forms = dict(path=folder, text=str(folder), files=files, relative=["a.png", "b <i>.png", "gate/c.png"], table=table,
-                 frame=pd.DataFrame(dict(path=files)))
+                 frame=pd.DataFrame(dict(path=files)), series=pd.Series(files, [7, 7, 3]), array=np.array(files, str))
     order = [features.path.index(name) for name in ("a.png", "b <i>.png", "gate/c.png")]
     for name, form in forms.items():
         e = rl.embed_crops(form, "clip_tiny", quiet=True)
@@ -43,6 +45,22 @@ def test_a_folder_a_list_a_frame_and_a_table_embed_alike(folder, features, tmp_p
     assert len(as_crops(files[1])) == 1
 
 
+def test_images_in_memory_embed_as_their_files_do(folder, features, tmp_path):
+    files = [folder/name for name in features.path]
+    pixels = [read_image(file) for file in files]
+    forms = dict(arrays=pixels, stack=np.stack(pixels), pil=[Image.open(file) for file in files],
+                 mixed=[pixels[0], *map(Image.open, files[1:])], series=pd.Series(pixels))
+    for name, form in forms.items():
+        e = rl.embed_crops(form, "clip_tiny", quiet=True)
+        assert torch.allclose(e.emb, features.emb, atol=1e-6) and e.path == ["image 0", "image 1", "image 2"], name
+    assert len(rl.embed_crops(pixels[0], "clip_tiny", quiet=True)) == 1
+    out = tmp_path/"f.npz"
+    rl.embed_crops(pixels, "clip_tiny", out, quiet=True)
+    assert rl.search(out, pixels[1], 1).table().path[0] == "image 1"
+    plans = [image_facts(as_crops(form)) for form in (pixels, forms["pil"], pixels[::-1])]
+    assert plans[0] == plans[1] != plans[2], "what was begun with other images is not continued"
+
+
 def test_labels_of_a_frame_stay(folder):
     f = pd.DataFrame(dict(path=["a.png", "gate/c.png"], pid=["ann", "bob"], cam=[3, 5], captions=["A man.", ""]))
     table = frame_table(f, folder)
@@ -52,6 +70,13 @@ def test_labels_of_a_frame_stay(folder):
 
 @pytest.mark.parametrize("source, error, message", [
     (3, TypeError, "crops are a int"), ([1, 2], TypeError, "a list that holds other things than paths"),
+    (pd.Series(["a.png", None]), TypeError, r"item 1 is a (float \(nan\)|NoneType)"),
+    (iter("ab"), TypeError, "crops are a str"), (torch.zeros(2, 3, 8, 4), TypeError, "crops are a Tensor"),
+    (np.zeros((2, 8, 4, 3)), ValueError, "image 0 holds float64; give arrays"),
+    (np.zeros((0, 8, 4, 3)), ValueError, "empty"), (np.eye(3), ValueError, "image 0 has the shape"),
+    ([np.zeros((8, 4), "u1")], ValueError, r"image 0 has the shape \(8, 4\)"),
+    ([np.zeros((8, 4, 3), "u1"), "a"], ValueError, "mix 1 paths and 1 images"),
+    ([np.zeros((8, 4, 3), "u1"), torch.zeros(3)], TypeError, "image 1 is a Tensor; give arrays"),
     ([], ValueError, "is empty"), (pd.DataFrame(dict(x=[1])), ValueError, "no column path"),
     (pd.DataFrame(), ValueError, "has no rows"), ("nowhere", FileNotFoundError, "does not exist"),
     (["/nowhere/a.png"], ValueError, "nowhere")])
