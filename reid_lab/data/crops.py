@@ -460,7 +460,8 @@ def as_crops(source:'ReidTable | pd.DataFrame | pd.Series | str | Path | Sequenc
     if crops is None and _is_held(source): crops = [source]
     if crops is None:
         raise TypeError(f'crops are a {type(source).__name__}; give a folder, a manifest, a list or Series of image '
-                        'files, a list of arrays (H,W,3) or PIL images, a DataFrame with the column path, or a ReidTable')
+                        'files, a list of arrays (H,W,3) or PIL images, a DataFrame with the column path, or a '
+                        'ReidTable')
     if not crops: raise ValueError('the list of crops is empty; give at least one image or path')
     if any(map(_is_held, crops)):
         paths = sum(isinstance(crop, (str, Path)) for crop in crops)

@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from ..core.basics import as_list, check_choice, stream
 from ..core.old_names import gathered
 from ..core.statistics import weighted_mean, wilson
-from .style import COLOURS, PaperFigure, literal, paper_figure, paper_style, wrap_text
+from .style import COLOURS, PaperFigure, literal, metric_label, paper_figure, paper_style, wrap_text
 from ..moved import forward
 
 # %% ../../nbs/11_figures/50_cameras.ipynb #3e683e7c
@@ -171,7 +171,7 @@ def camera_bars(frames:pd.DataFrame | dict, # Of `analysis.bias.per_camera.per_c
                 ax.bar(some.cam.map(at) + off, some[metric], bar, color=colours[name], alpha=alpha)
             ax.bar([len(cams) + .5 + off], [mean], bar, color=colours[name], label=text)
         _under(ax, cams, seen, next(iter(frames.values())), w)
-        _score_label(ax, label or literal(f'{metric} (%)'))
+        _score_label(ax, label or f'{metric_label(metric)} (%)')
         if title: ax.set_title(literal(wrap_text(title, w - .8, 8, 2)))
         ncols = 2 if w < 5 else 4
         if any(frames):

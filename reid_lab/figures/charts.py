@@ -8,7 +8,6 @@ __all__ = ['curves', 'masking_curves', 'read_log', 'loss_name', 'learning_curves
 # %% ../../nbs/11_figures/20_charts.ipynb #1f75abb3
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,17 @@ from matplotlib.lines import Line2D
 
 from ..core.basics import as_list, check_choice
 from ..core.old_names import gathered, renamed
-from .style import COLOURS, LINES, MARKERS, PaperFigure, literal, paper_figure, paper_style, wrap_text
+from reid_lab.figures.style import (
+    COLOURS,
+    LINES,
+    MARKERS,
+    PaperFigure,
+    literal,
+    metric_label,
+    paper_figure,
+    paper_style,
+    wrap_text,
+)
 from ..results.comparisons import paired
 from ..results.rows import others_of, place_of
 
@@ -134,7 +143,7 @@ def curves(frame:pd.DataFrame, # Long frame, one row a run (or a logged step)
             ax.grid(axis='y')
             if zero: ax.set_ylim(0, 1.06*max(frame[y].max(), 1e-9))
             _value_ticks(ax, sorted(frame[x].unique()), 12*w/len(panels))
-        axes[0].set_ylabel(ylabel or literal(y))
+        axes[0].set_ylabel(ylabel or metric_label(y))
         _legend(fig, axes, f'{_BANDS[band]} {runs} {repeats}' if runs > 1 else None)
     return fig
 
@@ -146,7 +155,7 @@ def masking_curves(frame:pd.DataFrame, # Rows with `n_masked`, `method`, `datase
     ) -> PaperFigure:
     "A metric against the number of masked words, one line a method, one panel a dataset"
     settings = dict(column=column, xlabel='masked words', repeats='draws of words', zero=True)
-    settings['ylabel'] = literal(f"{re.sub(r'^R(?=[0-9])', 'R@', metric)} (%)")
+    settings['ylabel'] = f'{metric_label(metric)} (%)'
     if 'method' in frame: settings['by'] = 'method'
     if 'dataset' in frame and frame['dataset'].nunique() > 1: settings['panel'] = 'dataset'
     return curves(frame, 'n_masked', metric, **settings | kw)
@@ -287,7 +296,7 @@ def bars_paired(frame:pd.DataFrame, # One row a run
     at = [i for i in range(len(others) + 1 + len(headings)) if i not in headings]
     pairs = [paired(frame, metric, base, v, by, column_name) for v in others]
     rows = [frame[frame[column_name] == v] for v in (base, *others)]
-    label = label or literal(metric)
+    label = label or metric_label(metric)
     with paper_style(column, width) as w:
         difference = _difference_label(pairs, base, label, .55*(w - 1.1))
         label = wrap_text(label, .45*(w - 1.1), 8, 3)

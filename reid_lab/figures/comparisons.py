@@ -13,7 +13,16 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from ..core.basics import check_choice
-from .style import COLOURS, MARKERS, PaperFigure, literal, paper_figure, paper_style, wrap_text
+from reid_lab.figures.style import (
+    COLOURS,
+    MARKERS,
+    PaperFigure,
+    literal,
+    metric_label,
+    paper_figure,
+    paper_style,
+    wrap_text,
+)
 
 # %% ../../nbs/11_figures/25_comparisons.ipynb #fe1e2671
 if TYPE_CHECKING:
@@ -89,7 +98,7 @@ def paired_differences(frame:'pd.DataFrame', # dataset, model, metric, diff, low
             ax.axvline(0, color='#555555', lw=.8)
             for row in frame[frame.metric == metric].itertuples():
                 _draw_difference(ax, row, lines.index((row.dataset, row.model)))
-            ax.set_title(literal(metric))
+            ax.set_title(metric_label(metric))
             ax.grid(axis='x')
             ax.tick_params(axis='y', length=0)
         axes[0].set_yticks(range(len(lines)), [literal(wrap_text(name, 1.6, 7, 2)) for name in names])

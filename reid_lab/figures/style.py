@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
-           'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'inch_canvas']
+           'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'metric_label', 'inch_canvas']
 
 # %% ../../nbs/11_figures/10_style.ipynb #3c05507f
 import io
@@ -227,6 +227,12 @@ def literal(text:object, # Anything that has a text
     "Text without mathematics (`$`) and without a meaning for legends (a leading `_`)"
     text = str(text).replace('$', r'\$')
     return f'\u200a{text}' if text.startswith('_') else text # a hair space
+
+
+def metric_label(metric:str, # Key of a metric, such as `R1`
+    ) -> str: # For `label=` of matplotlib
+    "How figures call a metric: `R1` of the rows is R@1, as papers write it"
+    return literal(re.sub(r'^R(?=[0-9])', 'R@', metric))
 
 # %% ../../nbs/11_figures/10_style.ipynb #6a2258bf
 def inch_canvas(width:float, # Inches

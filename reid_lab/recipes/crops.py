@@ -625,8 +625,8 @@ def _in_one_go(rows, meta):
 
 @_opens_model()
 @gathered(options=CropOptions)
-def embed_crops(table:ReidTable | pd.DataFrame | pd.Series | Path | str | Sequence | np.ndarray, # Crops, see `as_crops`:
-        # a folder, a manifest, image files, a frame, a table, or images in memory
+def embed_crops(table:ReidTable | pd.DataFrame | pd.Series | Path | str | Sequence | np.ndarray, # See `as_crops`: a
+        # folder, a manifest, image files, a frame, a table, or images in memory
     model:Embedder | Path | str, # Name or folder, see `ready_model`; or what `open_embedder` gives
     out:Path | str | None=None, # Where to write: folder, `.safetensors` or `.npz`; None: nowhere
     options:CropOptions=CropOptions(), # How crops are read and embedded

@@ -15,7 +15,7 @@ import pandas as pd
 from ..core.basics import check_choice
 from ..datasets.protocols.text import both_ways, read_cases, text_setting, transfer_matrix
 from ..figures.charts import heat_map
-from ..figures.style import export
+from ..figures.style import export, metric_label
 from .cfam import METHODS, TITLES, method_settings
 from .study import Study, label, options_of, setting_of
 from ..results.comparisons import paired_table, smallest_effect, summarise
@@ -119,7 +119,7 @@ def matrix_figures(runs:pd.DataFrame, # Rows of `run_method`; what is not traine
         for key in metrics:
             f = transfer_matrix(rows[rows.method == m], key)
             to_csv(f.reset_index(), Path(folder)/f'matrix_{m}_{key}.csv')
-            figures.append(heat_map(f, f"{where}{TITLES[m]}, {key.replace('R1', 'R@1')} (%)"))
+            figures.append(heat_map(f, f"{where}{TITLES[m]}, {metric_label(key)} (%)"))
             export(figures[-1], f'{prefix}_matrix_{m}_{key}', Path(folder)/'figures')
     return figures
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.figures import ODD, drawn
 
 from reid_lab.figures.charts import AxisNames, bars_paired, curves, heat_map, learning_curves, masking_curves, read_log
+from reid_lab.figures.style import metric_label
 from reid_lab.results import comparisons
 
 
@@ -102,6 +103,15 @@ def test_keys_name_only_the_marks_that_occur(runs):
     fig = bars_paired(high, "R1", "a_1", label="R@1 (%), World")
     assert [t.get_text() for t in fig.legends[0].texts] == ["one seed", "higher"]
     assert "points, 95" in " ".join(fig.axes[1].get_xlabel().split())
+
+
+def test_keys_are_labelled_as_papers_write_them(runs):
+    frame = runs[(runs.n_masked == 0) & (runs.dataset == "world")]
+    frame = pd.concat([frame[frame.method == "a_1"].assign(variant=v, R1=lambda f: f.R1 + f.seed) for v in ("a", "b")])
+    texts = [bars_paired(frame, "R1", "a").axes[0].get_xlabel()]
+    texts += [masking_curves(runs).axes[0].get_ylabel(), curves(runs, "n_masked", "R1").axes[0].get_ylabel()]
+    assert texts == ["R@1", "R@1 (%)", "R@1"], texts
+    assert metric_label("RSum") == "RSum" and metric_label("mAP") == "mAP"
 
 
 def test_controls_stand_below_the_methods(runs):
