@@ -1,0 +1,85 @@
+"""What a step is said to cost is what it takes: memory beside measured allocations, operations beside formulas."""
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from reid_lab.training.options import read_switches
+from reid_lab.training.step_price import StepJob, blank, price_step, train_steps
+
+
+def measured(job, switches):
+    "Bytes at the peak of what torch's CPU allocator gave out, from the first weight to the end of the second step"
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen: train_steps(job, switches)
+    events = seen.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    now = peak = 0
+    for _, size in changes:
+        now += size
+        peak = max(peak, now)
+    return peak
+
+
+class Blocks(nn.Module):
+    "Attention with dropout, masked words and a hardest negative: what fake tensors find hard"
+    def __init__(self, dropout=.1):
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        layers = [nn.TransformerEncoderLayer(64, 4, 256, dropout, batch_first=True) for _ in range(2)]
+        self.blocks = nn.ModuleList(layers)
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, batch):
+        "Masked words, and the row that is most similar"
+        x = self.embed(batch["tokens"])
+        for block in self.blocks: x = block(x)
+        chosen = batch["labels"] >= 0
+        words = nn.functional.cross_entropy(self.head(x[chosen]), batch["labels"][chosen])
+        similar = x.mean(1) @ x.mean(1).T
+        hardest = similar.fill_diagonal_(-1) if not similar.requires_grad else similar - 2*torch.eye(len(x))
+        value, row = hardest.max(1)
+        return dict(mlm_loss=words, pair_loss=value[row >= 0].mean())
+
+
+def batch(model, n=32):
+    tokens = torch.arange(n*20).reshape(n, 20) % 100
+    return dict(img=blank(n, 3, 8, 8), tokens=tokens, labels=torch.where(tokens % 4 == 0, tokens, -100))
+
+
+JOB = StepJob(Blocks, batch)
+
+
+@pytest.mark.parametrize("speed", ["", "bf16", "checkpointing", "accumulate=4", "ema=.9"])
+def test_memory_is_what_torch_allocates(speed):
+    switches = read_switches(speed)
+    said, found = price_step(JOB, switches), measured(JOB, switches)
+    assert .9 < said.memory/found < 1.1, (said.memory, found)
+
+
+def test_what_follows_from_tokens_is_known_and_the_rest_is_assumed():
+    "A quarter of the tokens is masked; a mask that follows from features chooses every row"
+    few = price_step(StepJob(Blocks, lambda model: batch(model) | dict(labels=torch.full((32, 20), -100))))
+    assert few.flops < price_step(JOB).flops
+    assert "mask" in price_step(JOB).assumed
+
+
+def test_switches_cost_what_they_are_for():
+    plain, again = price_step(JOB), price_step(JOB, read_switches("checkpointing"))
+    assert again.memory < plain.memory and again.flops > plain.flops    # blocks are computed twice
+    assert price_step(JOB, read_switches("ema=.9")).memory > plain.memory
+
+
+def test_attention_of_a_gpu_stores_no_weights():
+    "With dropout a CPU does; a GPU does not"
+    def memory(length, device):
+        def long(model): return {k: v.repeat(1, length) if k != "img" else v for k, v in batch(model).items()}
+        return price_step(StepJob(Blocks, long), device=device).memory
+    assert memory(8, "cpu") > 1.5*memory(8, "cuda")
+
+
+def test_nothing_is_drawn_and_nothing_stays():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    price_step(JOB)
+    assert torch.equal(before, torch.get_rng_state())
+    assert type(torch.zeros(2)) is torch.Tensor and type(Blocks().head.weight) is nn.Parameter
