@@ -42,7 +42,7 @@ def _settings(learn):
     names = dict.fromkeys(name for group in groups for name in group if name not in ('params', 'lr'))
     of_optimiser = {name: [group.get(name) for group in groups] for name in names}
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip,
-                batches=len(learn.first_loader),
+                batches=len(learn.first_loader), labels=learn.first_labels,
                 precision=learn.acc.mixed_precision, accumulate=learn.accumulate, **of_optimiser)
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #3ec7cf37
@@ -70,7 +70,7 @@ def _set_rng(states, learn):
 STATE_FILES = ('model.safetensors', 'state.pt') # of a state, beside the checksums
 
 
-_COUNTS = ('epoch', 'number', 'step', 'images', 'seconds', 'wait', 'length') # of a `Learner`
+_COUNTS = ('epoch', 'number', 'step', 'images', 'seconds', 'wait', 'length', 'labels') # of a `Learner`
 
 
 def _state_of(learn, rngs):
@@ -176,10 +176,12 @@ class Checkpoint(Callback):
         every:int=200, # Steps
         keep:int=2, # States to keep
         watch:StopWatch | None=None, # When to save and stop before the end; None: never
+        epochs:int | None=None, # Also at the last step of every so many epochs; None: of none
         ):
-        for name, n in dict(every=every, keep=keep).items():
-            if n < 1: raise ValueError(f"{name}={n} must be at least 1")
+        for name, n in dict(every=every, keep=keep, epochs=epochs).items():
+            if n is not None and n < 1: raise ValueError(f"{name}={n} must be at least 1")
         self.folder, self.every, self.keep, self.watch = Path(folder), every, keep, watch
+        self.epochs = epochs
         self._looked = False # whether `resume` was called
 
     def saved(self) -> list[Path]: # Oldest first
@@ -199,11 +201,15 @@ class Checkpoint(Callback):
     def after_all(self, learn:Learner) -> None:
         "Save `learn` every `every` steps, and where it has to stop before its end: all processes at the same step"
         why = self._why_stop(learn)
-        if learn.step % self.every and not why: return
+        if learn.step % self.every and not why and not self._ends_epochs(learn): return
         self._save(learn)
         if not why: return
         from_all(None) # no process leaves before the state is written
         raise StoppedTraining(f'stopped after step {learn.step} of {learn.n_steps}, since {why}')
+
+    def _ends_epochs(self, learn):
+        "Whether this was the last step of an epoch at which a state is due"
+        return self.epochs is not None and (learn.epoch + 1) % self.epochs == 0 and learn.is_at_end()
 
     def _why_stop(self, learn):
         "In words, why a training has to stop after this step; empty: it goes on"

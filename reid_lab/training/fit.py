@@ -42,7 +42,7 @@ class Records:
     "What a training writes on its way: rows of its log, and states; what it scored is recorded by the run"
     label:str = 'training' # In progress lines and trackers
     rows:int = 30 # Of the log, in all
-    saves:int = 10 # States, in all; at least 50 steps lie between two
+    saves:int = 10 # States, in all; at least 50 steps lie between two, or an epoch of a short training by `epochs`
 
     def __post_init__(self):
         if not isinstance(self.label, str): raise TypeError(f"label={self.label!r} must be a text")
@@ -58,6 +58,13 @@ class Records:
         ) -> int:
         "Steps between two states"
         return max(50, steps//self.saves)
+
+    def save_epochs(self, steps:int, # That the training is expected to have
+        epochs:int | None, # None: it is one of steps
+        ) -> int | None:
+        "Epochs between two states, beside those by steps; None where these are enough"
+        if epochs is None or steps >= 50*self.saves: return None
+        return max(1, epochs//self.saves)
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,8 @@ def _log(job):
 def _checkpoint(job, watch):
     "The states of a training; None without a folder"
     if job.folder is None: return None
-    return Checkpoint(job.folder/'state', job.records.save_steps(job.steps), watch=watch)
+    every, epochs = job.records.save_steps(job.steps), job.records.save_epochs(job.steps, job.epochs)
+    return Checkpoint(job.folder/'state', every, watch=watch, epochs=epochs)
 
 # %% ../../nbs/08_training/50_fit.ipynb #0ac537e4
 def _learner_arguments(switches):

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['Loader', 'param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'Around', 'accelerator', 'to_device',
-           'Learner', 'rank_seed', 'batch_parts']
+           'Learner', 'rank_seed', 'labels_sum', 'batch_parts']
 
 # %% ../../nbs/08_training/15_learner.ipynb #a4130dd2
 import random
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -192,6 +193,7 @@ class Learner:
         if self.device == 'cpu': torch.set_num_threads(sensible_threads())
         self.rank, self.world = processes()
         self.acc = accelerator(self.device, precision)
+        self.first_labels = self._labels = labels_sum(loader)
         self.first_loader = self._loader = _share(loader)
         self.strategy, self.cbs = strategy or Plain(), list(callbacks)
         from_main(model.to(self.device))
@@ -206,6 +208,7 @@ class Learner:
         self.epoch = self.number = self.step = self.images = self.n_steps = 0
         self.n_epochs:int | None = None
         self.length:int | None = None   # batches of the open epoch, where `before_epoch` set its loader
+        self.labels:int | None = None   # and `labels_sum` of that
         self.seconds = self.wait = 0.
         self.logs = {}
         self.stop = self._began = False
@@ -225,7 +228,8 @@ class Learner:
     def loader(self, loader:Loader, # For all processes together
         ) -> None:
         if loader is self._loader: return
-        old, self._loader = self._loader, _share(_checked_loader(loader))
+        self._labels = labels_sum(_checked_loader(loader))
+        old, self._loader = self._loader, _share(loader)
         if hasattr(old, 'close'): old.close()
 
     @property
@@ -264,6 +268,32 @@ def _checked_loader(loader):
     if not missing: return loader
     raise TypeError(f"loader is a {type(loader).__name__} without {' and '.join(missing)}; "
                     "give one with a length and epoch(e, start), as `Batches` has")
+
+
+def _is_plain(x):
+    "Whether a value is text or whole numbers, or lists of them"
+    return all(map(_is_plain, x)) if isinstance(x, (list, tuple)) else isinstance(x, (str, int))
+
+
+def _exact_bytes(x):
+    "What is equal on every machine of an attribute of a loader: names, whole numbers, the shape of others"
+    if isinstance(x, torch.Tensor): x = x.detach().cpu().numpy()
+    if isinstance(x, np.ndarray):
+        if x.dtype.kind in 'fc': return repr(x.shape).encode()
+        x = x.ravel()[::max(1, x.size//2**20)]      # all labels; images that a loader keeps would take too long
+        if x.dtype.kind in 'biu': return x.tobytes()
+        x = x.tolist()
+    return repr(x).encode() if isinstance(x, (list, tuple)) and _is_plain(x) else b''
+
+
+def labels_sum(loader:Loader, # Any
+    ) -> int:
+    "A checksum of the labels and names that a loader holds, by which a training that goes on knows its own again"
+    total = 0
+    for name, value in sorted(getattr(loader, '__dict__', {}).items()):
+        found = b'' if name.startswith('_') else _exact_bytes(value)
+        if found: total = zlib.crc32(found, zlib.crc32(name.encode(), total))
+    return total
 
 
 def _share(loader) -> Loader:
@@ -392,8 +422,8 @@ def _n_batches(self:Learner):
 @patch
 def _settle_length(self:Learner):
     "Note the length of an epoch whose loader was set, which is the same in all processes and when it goes on"
-    before, self.length = self.length, None
-    if self.loader is not self.first_loader: self.length = self._n_batches()
+    before, self.length, labels_before, self.labels = self.length, None, self.labels, None
+    if self.loader is not self.first_loader: self.length, self.labels = self._n_batches(), self._labels
     lengths = from_all(self.length)
     if len(set(lengths)) > 1:
         raise ValueError(
@@ -405,10 +435,15 @@ def _settle_length(self:Learner):
             f"epoch {self.epoch} had {before} batches, of which {self.number} are done, and goes on with {now}; "
             "what before_epoch decided (such as labels) belongs in the state_dict of the callback, "
             "which makes the same loader again from it, also where learn.number > 0")
+    if self.number and None not in (labels_before, self.labels) and labels_before != self.labels:
+        raise ValueError(
+            f"epoch {self.epoch} goes on after {self.number} batches with a loader of the same length and other labels "
+            "or images than it began with; what before_epoch decided belongs in the state_dict of the callback, "
+            "which makes the same loader again from it, also where learn.number > 0")
 
 # %% ../../nbs/08_training/15_learner.ipynb #55d2c958
 @patch
-def _is_at_end(self:Learner):
+def is_at_end(self:Learner) -> bool:
     "Whether the last batch of the open epoch is done"
     return self.number >= self._n_batches()
 
@@ -456,7 +491,7 @@ def _one_epoch(self:Learner):
         raise ValueError(
             f"the loader gave no batch in epoch {self.epoch}; is batch_size larger than the data? "
             "Where before_epoch finds nothing to train on, it may leave learn.loader as it is, or set learn.stop")
-    if done or self._has_all_steps() or self._is_at_end():
+    if done or self._has_all_steps() or self.is_at_end():
         self._end_epoch()
 
 # %% ../../nbs/08_training/15_learner.ipynb #a865bb50

@@ -27,7 +27,7 @@ from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Rounds, Task,
 from reid_lab.meta.memory import ErrorMemory
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
-from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain
+from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain, labels_sum
 from reid_lab.training.logs import TIMES, Log
 from reid_lab.training.schedules import ByEpoch
 
@@ -401,6 +401,55 @@ def test_labels_that_no_state_holds_are_missed(tmp_path):
     with pytest.raises(Killed): seeded(tmp_path, KillAt(4), remembers=False)
     with pytest.raises(ValueError, match="epoch 1 had 5 batches, of which 2 are done.*belongs in the state_dict"):
         pseudo_labelled(tmp_path, KillAt(), remembers=False)
+
+
+def forgetful():
+    "After a restart it has as many labels, and other ones; the class has the name that is in the state"
+    class PseudoLabels(pseudo_labels.PseudoLabels):
+        def load_state_dict(self, state):
+            super().load_state_dict(state)
+            self.labels = [1 - label for label in self.labels]
+    return PseudoLabels()
+
+
+def test_other_labels_in_a_loader_of_the_same_length_are_noticed(tmp_path):
+    def train(labels, stop=None):
+        save = Checkpoint(tmp_path, every=1)
+        learn = Learner(pseudo_labels.Net(), pseudo_labels.start(), None, [labels, save, KillAt(stop)], device="cpu")
+        save.resume(learn)
+        learn.fit(epochs=2)
+    with pytest.raises(Killed): train(pseudo_labels.PseudoLabels(), 4)
+    with pytest.raises(ValueError, match="epoch 1 goes on after 2 batches.*other labels"): train(forgetful())
+    train(pseudo_labels.PseudoLabels())
+
+
+def test_the_first_loader_is_known_by_its_labels(tmp_path):
+    def learner(labels):
+        return Learner(pseudo_labels.Net(), pseudo_labels.Points(torch.arange(12), labels), device="cpu")
+
+    save_state(learner(pseudo_labels.TRUE[:12]).fit(steps=2), tmp_path/"s")
+    load_state(learner(pseudo_labels.TRUE[:12]), tmp_path/"s")
+    with pytest.raises(ValueError, match="other settings.*'labels'"):
+        load_state(learner(1 - pseudo_labels.TRUE[:12]), tmp_path/"s")
+
+
+class Held:
+    "A loader's attributes"
+    def __init__(self, **values): vars(self).update(values)
+
+
+@pytest.mark.parametrize("one, other, same", [
+    (dict(pid=np.array([1, 2])), dict(pid=np.array([2, 1])), False),
+    (dict(pid=torch.tensor([1, 2])), dict(pid=torch.tensor([1, 3])), False),
+    (dict(path=np.array(["a", "b"], object)), dict(path=np.array(["b", "a"], object)), False),
+    (dict(captions=[["a"], ["b", "c"]]), dict(captions=[["a", "b"], ["c"]]), False),
+    (dict(x=np.ones(3)), dict(x=np.ones(3) + 1e-7), True),         # another machine rounds otherwise
+    (dict(x=np.ones(3)), dict(x=np.ones(4)), False),
+    (dict(extras=[print]), dict(extras=[len, repr]), True),
+    (dict(_seen=[1]), dict(_seen=[2]), True)])
+def test_what_tells_the_labels_of_a_loader(one, other, same):
+    assert (labels_sum(Held(**one)) == labels_sum(Held(**other))) is same
+    assert labels_sum(Held(**one)) == labels_sum(Held(**one))
 
 
 def test_a_callback_that_does_not_set_its_loader_again_is_refused(tmp_path):

@@ -91,6 +91,27 @@ def test_epochs_that_differ_in_length_are_resumed_in_a_folder(tmp_path, stop):
     assert [r["step"] for r in again.log] == [r["step"] for r in whole.log] and whole.log[-1]["step"] == whole.steps
 
 
+@pytest.mark.parametrize("stop, state", [(3, 2), (9, 7), (12, 11)])
+def test_a_short_training_by_epochs_has_a_state_at_the_end_of_each(tmp_path, stop, state):
+    "Epochs have 2, 5 and 4 batches, and a killed training goes on with the labels of the epoch in which it was"
+    np.random.seed(0)
+    random.seed(0)
+    whole, labels = on_pseudo_labels(epochs=4)
+    np.random.seed(0)
+    random.seed(0)
+    with pytest.raises(KeyboardInterrupt): on_pseudo_labels(tmp_path/"t", stop, epochs=4)
+    assert max((tmp_path/"t"/"state").glob("step-*")).name == f"step-{state:08d}"
+    again, its_labels = on_pseudo_labels(tmp_path/"t", epochs=4)
+    same = [torch.equal(a, b) for a, b in zip(whole.model.state_dict().values(), again.model.state_dict().values())]
+    assert all(same) and labels == its_labels
+
+
+@pytest.mark.parametrize("steps, epochs, every", [(30, 6, 1), (400, 50, 5), (499, 9, 1), (500, 10, None),
+                                                  (30, None, None)])
+def test_states_at_the_end_of_epochs(steps, epochs, every):
+    assert Records().save_epochs(steps, epochs) == every
+
+
 def test_epochs_are_as_many_steps_where_they_do_not_differ():
     steps, epochs = train(steps=6), fit(Net(), Blobs(), epochs=2, lr=.1, device="cpu", quiet=True)
     assert all(torch.equal(a, b) for a, b in zip(steps.model.parameters(), epochs.model.parameters()))
