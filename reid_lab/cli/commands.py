@@ -51,6 +51,7 @@ from reid_lab.cli.output import (
     typed,
 )
 from .parameters import parameter_help, parameter_options, parameter_words
+from .reproduce import add_reproduce
 from .runs import add_cite
 from .serve import add_serve
 from reid_lab.cli.suggestions import (
@@ -381,7 +382,7 @@ def parser() -> argparse.ArgumentParser:
         c.ending = ending
         return c
     for add in (_add_runs, _add_data, add_cache, add_crops, add_frames, add_compare, add_labels, add_numbers,
-                add_results, add_cite, add_serve, add_weights, add_new): add(command)
+                add_results, add_cite, add_reproduce, add_serve, add_weights, add_new): add(command)
     return p
 
 # %% ../../nbs/16_cli/50_commands.ipynb #155e5d2e

@@ -284,6 +284,19 @@ def _results_table(a, where):
     return 0
 
 
+def _merge(a):
+    "`reid_lab results merge`"
+    from reid_lab.experiments.terminal import near_path
+    from reid_lab.results.contributed import contributed_path, merge_contributions
+    check_used(a, ['dirty', 'where'], 'is for rows of our own; leave it out')
+    path = contributed_path(None if a.store == 'own' else a.store)
+    merged = merge_contributions(a.runs, path)
+    for record in merged.added: print(f"added {record['name']}, scored {record['time']}")
+    for record in merged.known: print(f"{record['name']}, scored {record['time']}, is there already")
+    print(f'rows of others: {near_path(path)}')
+    return 0
+
+
 def _results(a):
     "`reid_lab results`"
     from reid_lab.experiments.params import parse_value
@@ -291,6 +304,7 @@ def _results(a):
     where = {k: parse_value(v, None) for k, v in pairs(a.where).items()}
     if a.action == 'table': return _results_table(a, where)
     check_used(a, FORM_OPTIONS, 'is for `reid_lab results table`; leave it out')
+    if a.action == 'merge': return _merge(a)
     if a.action == 'list':
         check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
         if _has_smoke_runs_alone(a, where):
@@ -314,10 +328,14 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     ) -> None:
     "Add `results` to the command line"
     c = command('results', _results,
-                'list runs, put their scores into a table, or add rows to our measurements')
-    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish'), default='list', help='default: list')
-    c.add_argument('runs', nargs='*', metavar='RUN', help='names of runs, or their folders')
-    c.add_argument('--store', default='own', help='own (default), measured, or a CSV file')
+                'list runs, put their scores into a table, add rows to our measurements, or merge rows of others')
+    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish', 'merge'), default='list',
+                   help='default: list')
+    c.add_argument('runs', nargs='*', metavar='RUN',
+                   help='names of runs, or their folders; merge: files that `reid_lab reproduce run` wrote')
+    c.add_argument('--store', default='own',
+                   help='own (default), measured, or a CSV file; merge: the JSON file of rows of others (default: '
+                   'results/contributed.json)')
     c.add_argument('--where', action='append', metavar='NAME=VALUE',
                    help='only these rows: a column or parameter')
     add_forms(c)

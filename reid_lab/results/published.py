@@ -125,8 +125,8 @@ TEST_SETS = { # key of a dataset -> its published test set
     'rstpreid': _captioned('RSTPReid', 200, 1000, 2000),
     'ufine6926': _captioned('UFine6926', 2000, 7629, 15258),
     'ufine3c': _captioned('UFine3C', 2250, 7446, 37939),
-    'aeri-pedes': PublishedSet('AERI-PEDES'),
-    'tbapr': PublishedSet('TBAPR'),
+    'aeri-pedes': _captioned('AERI-PEDES', 1000, 5525, 6141),
+    'tbapr': _captioned('TBAPR', 529, 3200, 3200),
     'mals': PublishedSet('MALS'),
     'market1501': _searched('Market-1501', 750, 3368, 751, 19732, 15913), # with and without junk
     'dukemtmc-reid': _searched('DukeMTMC-reID', 702, 2228, 1110, 17661),
