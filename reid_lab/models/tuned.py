@@ -18,12 +18,18 @@ from .weights.shipped import header
 from .weights.start import NONE, start_own
 
 # %% ../../nbs/05_models/52_tuned.ipynb #96425c68
+# Parts of towers of Hugging Face that images do not pass: the other half of a pair, and what masked images need
+_UNUSED = frozenset(('text_model', 'text_projection', 'logit_scale', 'logit_bias', 'mask_token'))
+
+
 class TowerFeature(ImageTower):
     "The tower of a zero-shot control, its weights free"
     def __init__(self, control:Frozen, # Its tower is taken over
         ):
         super().__init__()
         self.tower, self.width = control.tower.requires_grad_(True), control.dim
+        for name, parameter in self.tower.named_parameters():
+            if not _UNUSED.isdisjoint(name.split('.')): parameter.requires_grad_(False)
 
     def own_feature(self, pixels:Tensor) -> Tensor: # (B,3,H,W) normalised -> (B,width)
         "The feature that the tower gives"

@@ -38,8 +38,20 @@ from ..retrieval.junk import of_same_camera
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.sides import same_images
 from ..training.fit import Ends, Records, fit
-from ..training.folder import DONE, TRAINING, WEIGHTS, Trained, load_trained, read_record, start_of, training_key
+from reid_lab.training.folder import (
+    DONE,
+    TRAINING,
+    WEIGHTS,
+    Trained,
+    load_trained,
+    read_record,
+    start_of,
+    training_key,
+    without_later,
+)
+from ..training.layers import check_layer_decay
 from ..training.learner import Callback, Learner, param_groups
+from ..training.lora import check_lora, merged_state
 from ..training.options import Execution
 from ..training.schedules import lr_linear
 from ..training.settings import claim_settings, code_of_model, code_settings, refuse_changed_code
@@ -165,6 +177,8 @@ class FinetuneTrain:
     augment: str = 'light'      # key of `AUGMENT`
     folds: int = 3              # see `divisions`
     repeats: int = 2            # see `divisions`
+    layer_decay: float = 1.     # rate of a layer over that of the next one, see `reid_lab.training.layers`; 1: one rate
+    lora: int = 0               # rank of adapters in place of the tower's weights, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
     def __post_init__(self):
@@ -172,6 +186,8 @@ class FinetuneTrain:
             raise ValueError(
                 f"freeze={self.freeze}; "
                 "it is a share of the tower, from 0 to below 1, such as freeze=.5")
+        check_layer_decay(self.layer_decay)
+        check_lora(self.lora)
 
     @property
     def start(self) -> str: return start_of(self.model, self.weights) # For the constructor
@@ -270,7 +286,7 @@ class KeepBest(Callback):
         learn.net.train()
         if self.epoch != len(self.scores) - 1: return
         self.images = learn.images
-        self.best_state = {name: t.detach().cpu().clone() for name, t in learn.net.state_dict().items()}
+        self.best_state = {name: t.detach().cpu().clone() for name, t in merged_state(learn.net).items()}
 
     def before_fit(self, learn:Learner) -> None:
         "Score the start"
@@ -334,8 +350,13 @@ def finetune(table:ReidTable, # Crops
     start = {name: value.clone() for name, value in model.state_dict().items()}
     steps, best = s.epochs*len(loader), KeepBest(val, rule, s.patience)
     _freeze(model, s.freeze)
-    done = fit(model, loader, steps, callbacks=[best], ends=Ends(refresh=False), records=Records('fine-tuning'),
-               opt=lambda m: torch.optim.AdamW(param_groups(m, s.lr, s.weight_decay), betas=(.9, .98)),
+
+    def optimiser(m):
+        groups = param_groups(m, s.lr, s.weight_decay, layer_decay=s.layer_decay)
+        return torch.optim.AdamW(groups, betas=(.9, .98))
+
+    ends = Ends(refresh=False, lora=s.lora)
+    done = fit(model, loader, steps, callbacks=[best], ends=ends, records=Records('fine-tuning'), opt=optimiser,
                schedule=lambda step: lr_linear(step, max(steps, 1), max(1, round(.1*steps))), clip=5.,
                device=s.device, seed=seed, quiet=quiet, execution=execution)
     model.load_state_dict(best.best_state)
@@ -509,7 +530,7 @@ def keep_model(table:ReidTable, # Crops
     ) -> dict: # epoch, and cost
     "Train on all people but those who choose the epoch, and save the model"
     folder, division = Path(folder), last_division(table, seed)
-    settings = dict(asdict(s), model_kw=dict(s.model_kw, n_ids=len(division.train)), weights=Path(s.start).name,
+    settings = dict(without_later(s, 'layer_decay', 'lora'), model_kw=dict(s.model_kw, n_ids=len(division.train)), weights=Path(s.start).name,
                     **start_key(s.start, s.model), division=asdict(division))
     key = training_key(settings, seed, known_people(table), execution=execution)
     if (folder/DONE).is_file():

@@ -27,7 +27,9 @@ from ..retrieval.junk import Junk
 from ..retrieval.metrics import retrieval_metrics
 from ..training.fit import Ends, Records, fit
 from ..training.folder import Trained, claim, start_of, steps_over_epochs, training_key, without_later
+from ..training.layers import check_layer_decay, rate_factors
 from ..training.learner import Callback, param_groups
+from ..training.lora import check_lora
 from ..training.options import Execution, precision_of
 from ..training.prompts import PromptSettings, cache_images, learn_prompts
 from ..training.schedules import FORMS, lr_bot_warmup_multistep, lr_irra_cosine, lr_linear
@@ -64,6 +66,8 @@ class ReidTrain:
     prompt_epochs: int = 0      # stage 1 of CLIP-ReID
     refresh: bool = True        # estimate BatchNorm statistics anew at the end
     added_losses: 'tuple | str' = ()    # beside those of the model, see `reid_lab.losses.added`
+    layer_decay: float = 1.     # rate of a layer over that of the next one, see `reid_lab.training.layers`; 1: one rate
+    lora: int = 0               # rank of adapters in place of the tower's weights, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
     @property
@@ -110,15 +114,14 @@ def reid_optimiser(model:nn.Module, # Module
     ) -> torch.optim.Optimizer: # Torch optimiser
     "The optimiser of a training"
     check_choice('optimiser', s.optimiser, ('adamw', 'adam', 'sgd'))
-    if s.optimiser == 'adamw': return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay),
-                                                        betas=(.9, .98))
-    weights, biases = [], []
+    if s.optimiser == 'adamw':
+        return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, layer_decay=s.layer_decay), betas=(.9, .98))
+    factors, of_rate = rate_factors(model, s.layer_decay), {} # whether they are biases, factor -> parameters
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad: continue
-        if name.endswith('bias'): biases.append(parameter)
-        else: weights.append(parameter)
-    groups = [dict(params=weights, lr=s.lr), dict(params=biases, lr=s.lr*s.bias_mult)]
-    groups = [group for group in groups if group['params']]
+        of_rate.setdefault((name.endswith('bias'), -factors[name]), []).append(parameter)
+    groups = [dict(params=parameters, lr=-s.lr*minus_factor*(s.bias_mult if is_bias else 1.))
+              for (is_bias, minus_factor), parameters in sorted(of_rate.items())] # the largest rate first
     if s.optimiser == 'sgd': return torch.optim.SGD(groups, s.lr, momentum=.9, weight_decay=s.weight_decay)
     return torch.optim.Adam(groups, s.lr, weight_decay=s.weight_decay)
 
@@ -149,6 +152,8 @@ def reid_settings(preset:str | ReidTrain='quick', # Key of `REID_PRESETS`, or a 
     ) -> ReidTrain:
     "The settings of a preset with changes"
     for k in changes: check_choice('setting', k, [f.name for f in fields(ReidTrain)])
+    check_layer_decay(changes.get('layer_decay', 1.))
+    check_lora(changes.get('lora', 0))
     check_choice('model', changes.get('model', 'bot_tiny'), list_models(reads='images'))
     if 'added_losses' in changes: changes['added_losses'] = added_losses(changes['added_losses'])
     if isinstance(preset, ReidTrain): return replace(preset, **steps_over_epochs(changes))
@@ -171,7 +176,7 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     ) -> dict: # For `reid_lab.training.fit.fit`
     "What decides the weights of a training: settings, model with its identities, seed, images"
     if not MODELS[s.model].trains: return control_key(s, seed)
-    settings = dict(without_later(replace(s, added_losses=()), 'added_losses'),
+    settings = dict(without_later(replace(s, added_losses=()), 'added_losses', 'layer_decay', 'lora'),
                     model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
                     **start_key(s.start, s.model), **loss_facts(s.added_losses))
     if scheme.facts: settings['scheme'] = dict(scheme.facts)
@@ -217,7 +222,7 @@ def train_reid(table:ReidTable, # Its `train` rows, without junk, are used
         learn_prompts(model, *seen, s.prompt_epochs, seed=seed, quiet=quiet, settings=settings)
 
     records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)
-    ends = Ends(prepare=stage_1 if s.prompt_epochs else None, refresh=s.refresh)
+    ends = Ends(prepare=stage_1 if s.prompt_epochs else None, refresh=s.refresh, lora=s.lora)
     return fit(model, loader, s.epochs*len(loader) or s.steps, folder, key, records=records, ends=ends, quiet=quiet,
                callbacks=callbacks, schedule=reid_schedule(s, len(loader)), clip=s.clip or None,
                device=s.device, seed=seed,

@@ -42,7 +42,9 @@ from reid_lab.training.folder import (
     training_key,
     without_later,
 )
+from ..training.layers import check_layer_decay, rate_factors
 from ..training.learner import Callback, param_groups
+from ..training.lora import check_lora
 from ..training.options import Execution
 from ..training.schedules import lr_irra_cosine, lr_linear
 
@@ -75,6 +77,8 @@ class TextTrain:
     words: int = 168            # context length of a tokenizer that is learned from the captions
     vocab: int = 1200           # and its pieces
     added_losses: 'tuple | str' = ()    # beside those of the model, see `reid_lab.losses.added`
+    layer_decay: float = 1.     # rate of a layer over that of the next one, see `reid_lab.training.layers`; 1: one rate
+    lora: int = 0               # rank of adapters in place of the towers' weights, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
     @property
@@ -103,6 +107,8 @@ def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a 
     for k, choices in known.items(): check_choice(k, getattr(s, k), choices)
     if s.optimiser != 'adam' and (s.part_mult or s.decay_bias):
         raise ValueError(f"part_mult and decay_bias are for optimiser='adam', not for {s.optimiser!r}")
+    check_layer_decay(s.layer_decay)
+    check_lora(s.lora)
     if not 0 <= s.mask < 1:
         raise ValueError(f"mask={s.mask} must be a share of the tokens, from 0 to below 1")
     return s
@@ -133,12 +139,13 @@ def text_optimiser(model:nn.Module, # Module; names randomly initialised parts i
     ) -> torch.optim.Optimizer: # Torch optimiser
     "The optimiser of a training"
     if s.optimiser == 'adamw':
-        return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, s.new_mult), betas=(.9, .98),
-                                 eps=s.eps)
+        groups = param_groups(model, s.lr, s.weight_decay, s.new_mult, s.layer_decay)
+        return torch.optim.AdamW(groups, betas=(.9, .98), eps=s.eps)
+    factors = rate_factors(model, s.layer_decay)
     new_parts, groups = tuple(getattr(model, 'new_parts', ())), {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad: continue
-        mult = _rate_over_lr(name, s, new_parts)
+        mult = _rate_over_lr(name, s, new_parts)*(1. if new_parts and name.startswith(new_parts) else factors[name])
         decay = 0. if name.endswith('bias') and not s.decay_bias else s.weight_decay
         groups.setdefault((mult, decay), []).append(parameter)
     return torch.optim.Adam([dict(params=parameters, lr=s.lr*mult, weight_decay=decay)
@@ -187,7 +194,8 @@ def text_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, tokenizer, identities, seed, images and captions"
     words = getattr(tokenizer, 'vocab', type(tokenizer).__name__)   # CLIP's pieces are part of open_clip
     vocab = hashlib.sha256(repr((words, tokenizer.context_length)).encode()).hexdigest()[:12]
-    settings = dict(without_later(replace(s, added_losses=()), 'per_id', 'keep_last', 'mask_each', 'added_losses'),
+    settings = dict(without_later(replace(s, added_losses=()), 'per_id', 'keep_last', 'mask_each', 'added_losses',
+                                  'layer_decay', 'lora'),
                     model_kw=dict(s.model_kw, **_own(table, s)), weights=Path(s.start).name, tokens=vocab,
                     **start_key(s.start, s.model), **loss_facts(s.added_losses))
     return training_key(settings, seed, table.where(split='train'), captions=True, execution=execution)
@@ -248,7 +256,7 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     loader = text_batches(table, s, model, seed, execution, extras)
     steps = s.epochs*len(loader) or s.steps
     records = Records(f'{s.model}, seed {seed}', rows=20, saves=5)
-    return fit(model, loader, steps, folder, key, records=records, ends=Ends(refresh=False), quiet=quiet,
+    return fit(model, loader, steps, folder, key, records=records, ends=Ends(refresh=False, lora=s.lora), quiet=quiet,
                callbacks=callbacks, schedule=text_schedule(s, steps, len(loader)),
                clip=s.clip or None, device=s.device, seed=seed, opt=lambda m: text_optimiser(m, s),
                execution=execution)

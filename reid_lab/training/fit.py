@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ..core.distributed import launched, main_first, processes, torchrun
 from ..core.files import locked
 from ..core.old_names import gathered
 from ..core.plugins import as_dicts, from_dicts, load_modules, own_modules
+from ..core.reporting import progress
 from ..core.scratch import Scratch
 from ..core.stopping import STOP_FILE, StoppedTraining, StopWatch
 from ..core.weight_files import load_weights
@@ -32,6 +33,7 @@ from .checkpoints import Checkpoint
 from .folder import DONE, TRAINING, WEIGHTS, Trained, claim, read_record
 from .learner import Callback, Learner, Loader, Plain
 from .logs import Log
+from .lora import adapted, check_lora
 from .options import Execution, precision_of, spelled
 from .settings import claim_settings, code_of_model, refuse_settings, training_settings
 from .speedups import GradCache, blocks, chunked, tuned
@@ -73,11 +75,13 @@ class Ends:
     prepare:Callable[[nn.Module], None] | None = None # Before the first step; not when a training is resumed
     refresh:bool = True # Estimate BatchNorm statistics anew after the last step
     view:Callable[[dict, int], dict] | None = None # On which view of the batches, see `refresh_batchnorm`
+    lora:int = 0 # Rank of adapters that train in place of a tower's weights, merged after the last step; 0: without
 
     def __post_init__(self):
         check_function('prepare', self.prepare, 'the model')
         check_choice('refresh', self.refresh, (True, False))
         check_function('view', self.view, 'a batch and its number')
+        check_lora(self.lora)
 
 # %% ../../nbs/08_training/50_fit.ipynb #413d5596
 @dataclass(frozen=True)
@@ -151,7 +155,24 @@ def _learner(job, log, checkpoint):
     return Learner(job.model, job.loader, strategy, callbacks, **job.learner | _learner_arguments(switches))
 
 
+@contextmanager
+def _with_adapters(job):
+    "Within the block the model has adapters, if the training has them; how much trains is printed"
+    if not job.ends.lora:
+        yield
+        return
+    with adapted(job.model, job.ends.lora, job.learner.get('seed', 0)) as adapters:
+        is_quiet = progress((), quiet=job.quiet).quiet
+        if processes()[0] == 0 and not is_quiet: print(adapters)
+        yield
+
+
 def _run_to_the_end(job, log, checkpoint):
+    "The `Learner` after its last step, with a model that has its own weights again"
+    with _with_adapters(job): return _steps(job, log, checkpoint)
+
+
+def _steps(job, log, checkpoint):
     "The `Learner` after its last step"
     ends = job.ends
     if ends.prepare and not (checkpoint and checkpoint.can_resume(job.model)): ends.prepare(job.model)
@@ -246,8 +267,9 @@ def fit(model:nn.Module, # Trained in place
     job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,
                records, ends, execution, learner, epochs=epochs)
     if folder:
+        with_lora = dict(lora=ends.lora) if ends.lora else {} # settings of trainings without stay as they were
         settings = training_settings(model, loader, strategy, callbacks, learner, view=ends.view,
-                                     refresh=ends.refresh)
+                                     refresh=ends.refresh, **with_lora)
         job = replace(job, settings={**settings, **code_of_model((key or {}).get('model'))})
     if execution.processes > 1 and not launched(): return _train_in_processes(job)
     with explained_workers(): return _train(job, execution.watch()) # a death is reported between any two lines

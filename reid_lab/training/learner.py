@@ -33,6 +33,7 @@ from reid_lab.core.distributed import (
 )
 from ..data.loaders import explained_workers
 from ..losses.basics import terms
+from .layers import rate_factors
 from .schedules import ByEpoch
 
 # %% ../../nbs/08_training/15_learner.ipynb #73608fac
@@ -51,16 +52,19 @@ def param_groups(model:nn.Module, # May name randomly initialised parts in `new_
     lr:float=1e-3, # Base learning rate
     weight_decay:float=.01, # Decay of matrices and kernels
     new_mult:float=1., # Learning-rate multiplier of the modules named in `model.new_parts`
+    layer_decay:float=1., # Rate of a layer over that of the next one, see `reid_lab.training.layers`
     ) -> list[dict]: # Groups for a torch optimiser
-    "AdamW groups: no decay for vectors and scalars, `new_mult` for randomly initialised parts"
+    "AdamW groups: no decay for vectors and scalars, `new_mult` for randomly initialised parts, a rate for each layer"
     new_parts = tuple(getattr(model, 'new_parts', ()))
-    groups = {}     # whether it decays, whether it is new -> parameters
+    factors = rate_factors(model, layer_decay)
+    groups = {}     # whether it decays, whether it is new, factor of its layer -> parameters
     for name, p in model.named_parameters():
         if not p.requires_grad: continue
         is_new = name.startswith(new_parts)     # by none of them where there are none
-        groups.setdefault((p.ndim > 1, is_new), []).append(p)
-    return [dict(params=params, lr=lr*new_mult if is_new else lr, weight_decay=weight_decay if decays else 0.)
-            for (decays, is_new), params in sorted(groups.items())]
+        factor = new_mult if is_new else factors[name]  # what starts from random numbers has no layer to keep
+        groups.setdefault((p.ndim > 1, is_new, -factor), []).append(p)
+    return [dict(params=params, lr=-lr*minus_factor, weight_decay=weight_decay if decays else 0.)
+            for (decays, _, minus_factor), params in sorted(groups.items())]    # the largest rate first
 
 # %% ../../nbs/08_training/15_learner.ipynb #b13540ab
 class NotFiniteLoss(FloatingPointError):
