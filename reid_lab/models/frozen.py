@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOWERS', 'LIBRARIES', 'PUBLISHED', 'BRING_WEIGHTS', 'PREPARED', 'CONTROLS', 'ON_TOWERS', 'clip_pixels', 'Frozen',
-           'check_tower', 'check_own_weights', 'frozen', 'HFWords', 'clip_tokenizer', 'FrozenPair', 'frozen_pair',
-           'brings_weights', 'named_tower']
+           'check_tower', 'tower_folder', 'check_own_weights', 'frozen', 'HFWords', 'clip_tokenizer', 'FrozenPair',
+           'frozen_pair', 'brings_weights', 'named_tower']
 
 # %% ../../nbs/05_models/50_frozen.ipynb #83dd6e6c
 import logging
@@ -234,18 +234,28 @@ def _check_name(argument, name, lists='', more=()):
 def _check_folder(control, folder):
     "Refuse a folder of Hugging Face that is none, or no pair where one is needed"
     kind = folder_config(folder).model_type
-    if control in ('frozen', 'tuned') or kind in PAIRS: return
+    if control != 'frozen_pair' or kind in PAIRS: return
     raise ValueError(f"pair='hf:{folder}': a {kind!r} is no pair of image and text tower that is known here "
                      f"({', '.join(PAIRS)}); 'frozen:hf:{folder}' embeds images with it")
 
 
 def _check_onnx(control, path):
-    "Refuse what is no file, and a file where a pair is needed"
+    "Refuse what is no file, and a file where a pair or a tower that trains is needed"
+    if control in ('bot', 'tuned'):
+        raise ValueError(f"tower='onnx:{path}': an ONNX file computes and cannot be trained; name the network that it "
+                         "was made from")
     if control != 'frozen':
         raise ValueError(f"pair='onnx:{path}': an ONNX file is an image tower here and reads no captions; name it "
                          f"'onnx:{path}'")
     if Path(path).expanduser().is_file(): return
     raise FileNotFoundError(f"tower='onnx:{path}': there is no such file; give the path of an .onnx file")
+
+
+def _is_beside_timm(tower):
+    "Whether a name is one of open_clip or of this library, and none of timm"
+    import open_clip
+    import timm
+    return not timm.is_model(str(tower)) and (tower in TOWERS or tower in open_clip.list_models())
 
 
 def check_tower(control:str, # `frozen`, `tuned`, `frozen_pair` or `bot`
@@ -254,9 +264,9 @@ def check_tower(control:str, # `frozen`, `tuned`, `frozen_pair` or `bot`
     "Refuse a name that nobody has a model of, before anything is built"
     if isinstance(tower, dict): return
     import timm
-    if control == 'bot': return check_timm_name(str(tower))
     library, name = _library(tower)
-    if library == 'torchvision' and control in ('frozen', 'tuned'): return check_torchvision_name(name)
+    if control == 'bot' and not library and not _is_beside_timm(tower): return check_timm_name(str(tower))
+    if library == 'torchvision' and control != 'frozen_pair': return check_torchvision_name(name)
     if library == 'hf': return _check_folder(control, name)
     if library == 'onnx': return _check_onnx(control, name)
     if library in PUBLISHED:
@@ -323,6 +333,13 @@ def _pair(size): return (size, size) if isinstance(size, int) else size and tupl
 
 
 BRING_WEIGHTS = ('hf', 'onnx', *PUBLISHED) # libraries of which a name is a place with weights
+
+
+def tower_folder(tower:str, # As `frozen` takes it
+    ) -> str: # Empty for a tower that is known by its name
+    "The local folder that a tower's name states, with its config and its weights"
+    library, place = _library(tower)
+    return str(Path(place).expanduser()) if library in ('hf', 'local-dir') else ''
 
 
 def check_own_weights(tower:str, # As `frozen` takes it

@@ -66,8 +66,8 @@ class ReidTrain:
     prompt_epochs: int = 0      # stage 1 of CLIP-ReID
     refresh: bool = True        # estimate BatchNorm statistics anew at the end
     added_losses: 'tuple | str' = ()    # beside those of the model, see `reid_lab.losses.added`
-    layer_decay: float = 1.     # rate of a layer over that of the next one, see `reid_lab.training.layers`; 1: one rate
-    lora: int = 0               # rank of adapters in place of the tower's weights, see `reid_lab.training.lora`; 0: none
+    layer_decay: float = 1.     # rate of a layer over that of the next, see `reid_lab.training.layers`
+    lora: int = 0               # rank of adapters, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
     @property
@@ -115,7 +115,8 @@ def reid_optimiser(model:nn.Module, # Module
     "The optimiser of a training"
     check_choice('optimiser', s.optimiser, ('adamw', 'adam', 'sgd'))
     if s.optimiser == 'adamw':
-        return torch.optim.AdamW(param_groups(model, s.lr, s.weight_decay, layer_decay=s.layer_decay), betas=(.9, .98))
+        groups = param_groups(model, s.lr, s.weight_decay, layer_decay=s.layer_decay)
+        return torch.optim.AdamW(groups, betas=(.9, .98))
     factors, of_rate = rate_factors(model, s.layer_decay), {} # whether they are biases, factor -> parameters
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad: continue

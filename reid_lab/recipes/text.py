@@ -77,8 +77,8 @@ class TextTrain:
     words: int = 168            # context length of a tokenizer that is learned from the captions
     vocab: int = 1200           # and its pieces
     added_losses: 'tuple | str' = ()    # beside those of the model, see `reid_lab.losses.added`
-    layer_decay: float = 1.     # rate of a layer over that of the next one, see `reid_lab.training.layers`; 1: one rate
-    lora: int = 0               # rank of adapters in place of the towers' weights, see `reid_lab.training.lora`; 0: none
+    layer_decay: float = 1.     # rate of a layer over that of the next, see `reid_lab.training.layers`
+    lora: int = 0               # rank of adapters, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
     @property

@@ -87,8 +87,9 @@ def _towers(model, aside):
         kind = type(model.get_submodule(known[-1]))
         further = [_join(tower.parent, name) for name, module in model.get_submodule(tower.parent).named_modules()
                    if name and type(module) is kind]
-        further = [name for name in further if not _inside(name, known)]
-        if further: tower.layers.append(further)
+        around = {name for name in further for block in known if _inside(block, [name])}
+        apart = [name for name in further if name not in around and not _inside(name, known)]
+        if apart: tower.layers.append(apart)
     return [*found.values()]
 
 
@@ -156,6 +157,6 @@ def rate_factors(model:nn.Module, # Of any library
     if layer_decay == 1: return {name: 1. for name, _ in model.named_parameters()}
     layers = parameter_layers(model)
     if not any(layer.above for layer in layers.values()):
-        raise ValueError(f"layer_decay={layer_decay}: no layers are known of {type(model).__name__}, which is no network "
-                         "of timm and has no two blocks of one class side by side; leave layer_decay out")
+        raise ValueError(f"layer_decay={layer_decay}: no layers are known of {type(model).__name__}, which is no "
+                         "network of timm and has no two blocks of one class side by side; leave layer_decay out")
     return {name: layer_decay**layer.above for name, layer in layers.items()}

@@ -16,34 +16,35 @@ class Family:
 
 
 _VIT = dict(embed_dim=32, depth=2, num_heads=2)
+_SCALED = dict(_VIT, init_values=.1)    # published ones begin with 1e-5, which hides what a block does
 _PLAIN = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=64)
 _TEXT = dict(context_length=12, vocab_size=49408, width=32, heads=2, layers=2)
+_WORDS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99,
+              max_position_embeddings=12, bos_token_id=1, eos_token_id=2)
 _STAGES = dict(depths=(1, 1, 2, 1), dims=(8, 16, 24, 32))
 
 FAMILIES = dict(
     vit=Family('timm', _VIT, 'vit_tiny_patch16_224'),
-    dinov2=Family('timm', dict(_VIT, img_size=64), 'vit_small_patch14_reg4_dinov2'),
-    dinov3=Family('timm', _VIT, 'vit_small_patch16_dinov3'),
+    dinov2=Family('timm', dict(_SCALED, img_size=64), 'vit_small_patch14_reg4_dinov2'),
+    dinov3=Family('timm', _SCALED, 'vit_small_patch16_dinov3'),
     eva02=Family('timm', _VIT, 'eva02_tiny_patch14_224'),
     siglip2=Family('timm', _VIT, 'vit_base_patch16_siglip_224'),
     pe=Family('timm', _VIT, 'vit_pe_core_tiny_patch16_384'),
     beit=Family('timm', _VIT, 'beitv2_base_patch16_224'),
-    swin=Family('timm', dict(embed_dim=16, depths=(1, 1, 2, 1), num_heads=(1, 2, 2, 4)), 'swin_tiny_patch4_window7_224'),
+    swin=Family('timm', dict(embed_dim=16, depths=(1, 1, 2, 1), num_heads=(1, 2, 2, 4)),
+                'swin_tiny_patch4_window7_224'),
     convnext=Family('timm', _STAGES, 'convnext_tiny'),
-    clip=Family('open_clip', dict(embed_dim=16, vision_cfg=dict(image_size=64, layers=2, width=32, head_width=16,
-                                                                patch_size=16), text_cfg=_TEXT)),
+    clip=Family('open_clip', dict(embed_dim=16, text_cfg=_TEXT, vision_cfg=dict(
+        image_size=64, layers=2, width=32, head_width=16, patch_size=16))),
     clip_timm=Family('open_clip', dict(embed_dim=16, vision_cfg=dict(
         image_size=64, timm_model_name='test_vit', timm_model_pretrained=False, timm_pool='avg', timm_proj='linear'),
         text_cfg=_TEXT)),
     hf_clip=Family('hf', dict(vision_config=dict(_PLAIN, patch_size=16), projection_dim=16,
-                              text_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                                               intermediate_size=64, vocab_size=99, max_position_embeddings=12)), 'clip'),
+                              text_config=_WORDS), 'clip'),
     hf_dinov2=Family('hf', dict(_PLAIN, patch_size=14, mlp_ratio=2, num_register_tokens=2), 'dinov2_with_registers'),
     hf_dinov3=Family('hf', dict(_PLAIN, patch_size=16, num_register_tokens=2), 'dinov3_vit'),
     hf_siglip2=Family('hf', dict(vision_config=dict(_PLAIN, patch_size=16, num_patches=16),
-                                 text_config=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                                                  intermediate_size=64, vocab_size=99, max_position_embeddings=12,
-                                                  projection_size=32)), 'siglip2'),
+                                 text_config=dict(_WORDS, projection_size=32)), 'siglip2'),
 )
 
 
