@@ -74,7 +74,7 @@ MODELS = dict(
     agw_r50=ModelInfo('agw:agw_r50', 'images', 'paper', 'agw', 'AGW, TPAMI 2021', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
     agw_tiny=ModelInfo('agw:agw_tiny', 'images', 'tiny', 'agw', 'AGW, TPAMI 2021', ('n_ids',)),
-    bot=ModelInfo('bot:bot', 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids', 'tower'),
+    bot=ModelInfo('tuned:bot_on', 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids', 'tower'),
         starts='the published weights of its tower'),
     bot_r50=ModelInfo('bot:bot_r50', 'images', 'paper', 'bot', 'BoT, CVPRW 2019', ('n_ids',),
         starts='a ResNet-50 trained on ImageNet (resnet50-0676ba61.pth of torchvision)'),
@@ -182,7 +182,7 @@ _ABOUT_NEEDS = dict(
     n_ids='the number of training identities that its classifier tells apart: those of the training set '
           '(table.pid.nunique()), or 1 where only features are wanted',
     tokenizer='what turns captions into tokens, such as one that load_tokenizer of reid_lab.data.text reads',
-    tower='the name of an image tower of timm, such as resnet50',
+    tower='the name of an image tower of timm such as resnet50, of open_clip, or hf:FOLDER',
     pair='the name of a pair of open_clip, such as ViT-B-16',
     weights="a file of weights, 'published' (downloaded once) or 'none'")
 

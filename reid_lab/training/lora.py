@@ -38,10 +38,17 @@ def _is_in_block(name, layers):
     return layer is not None and layer.above > 0 and not layer.is_stem
 
 
-def lora_targets(model:nn.Module, # Parameters that stay as they are have no gradient
+def _is_head(name, layer, new_parts):
+    "Whether a parameter trains beside adapters: behind the last block, or in a part that starts from random numbers"
+    return not layer.above or (bool(new_parts) and name.startswith(new_parts))
+
+
+def lora_targets(model:nn.Module, # Parameters that do not train have no gradient; `new_parts` train whole
     ) -> Targets:
-    "The linear layers of all blocks"
-    layers = {name: layer for name, layer in parameter_layers(model).items() if model.get_parameter(name).requires_grad}
+    "The linear layers of all blocks that weights are there for"
+    new_parts = tuple(getattr(model, 'new_parts', ()))
+    layers = {name: layer for name, layer in parameter_layers(model).items()
+              if model.get_parameter(name).requires_grad and not _is_head(name, layer, new_parts)}
     linear, projections = [], []
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
@@ -116,7 +123,8 @@ def adapted(model:nn.Module, # Changed in place; afterwards an ordinary model wi
     check_lora(rank)
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     total = sum(parameter.numel() for parameter in model.parameters())
-    heads = [name for name, layer in parameter_layers(model).items() if not layer.above and trained[name]]
+    new_parts = tuple(getattr(model, 'new_parts', ()))
+    heads = [name for name, layer in parameter_layers(model).items() if _is_head(name, layer, new_parts) and trained[name]]
     targets = lora_targets(model)
     separate = _call_linear_layers(model)
     with torch.random.fork_rng(devices=[]):

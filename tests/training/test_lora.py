@@ -15,7 +15,7 @@ from reid_lab.recipes.text import text_settings
 from reid_lab.training.fit import Ends, fit
 from reid_lab.training.folder import load_trained, training_key
 from reid_lab.training.learner import Callback
-from reid_lab.training.lora import check_lora, lora_targets
+from reid_lab.training.lora import adapted, check_lora, lora_targets
 from reid_lab.training.options import Execution
 from reid_lab.world.world import World
 
@@ -116,3 +116,20 @@ def test_frozen_blocks_get_no_adapters():
     for p in model.blocks[0].parameters(): p.requires_grad_(False)
     assert {*before} - {*lora_targets(model).linear} == {n for n in before if n.startswith("blocks.0.")}
     assert isinstance(model.get_submodule(before[0]), nn.Linear)
+
+
+@NEEDS_PEFT
+def test_what_starts_from_random_numbers_trains_whole():
+    model = create_model("irra_tiny", n_ids=4, vocab_size=60, tokenizer=None, size=(64, 32))
+    with adapted(model, 2):
+        train = {n for n, p in model.named_parameters() if p.requires_grad}
+        new = {n for n, p in model.named_parameters() if n.startswith(tuple(model.new_parts))}
+    assert new <= train and not any(".lora_" in n for n in new)
+    assert any(n.startswith("visual") and ".lora_" in n for n in train) and "token_embedding.weight" not in train
+
+
+def test_a_folder_is_not_claimed_where_nothing_can_be_adapted(people, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", sys)       # as if it were there
+    with pytest.raises(ValueError, match="BoT has no linear layers"):
+        train_reid(people, "smoke", folder=tmp_path/"bot", quiet=True, lora=2, steps=2)
+    assert not (tmp_path/"bot").exists()
