@@ -26,7 +26,7 @@ from ..data.crops import crops_table
 from ..data.loaders import Batches
 from ..data.table import ReidTable
 from ..datasets.registry import data_root_of
-from ..models.frozen import check_tower, named_tower
+from ..models.frozen import check_tower, named_tower, tower_folder
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
 from .names import TOWER_HINT
@@ -177,8 +177,8 @@ class FinetuneTrain:
     augment: str = 'light'      # key of `AUGMENT`
     folds: int = 3              # see `divisions`
     repeats: int = 2            # see `divisions`
-    layer_decay: float = 1.     # rate of a layer over that of the next one, see `reid_lab.training.layers`; 1: one rate
-    lora: int = 0               # rank of adapters in place of the tower's weights, see `reid_lab.training.lora`; 0: none
+    layer_decay: float = 1.     # rate of a layer over that of the next, see `reid_lab.training.layers`
+    lora: int = 0               # rank of adapters, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
     def __post_init__(self):
@@ -234,7 +234,9 @@ def beginning(model:str='', # Image model of the zoo; a tower such as `frozen:NA
         found = Beginning('tuned' if name == 'frozen' else name, tower, weights)
         for named in tower.values(): check_tower(found.model, named)
     check_choice('model', found.model, list_models('image'), TOWER_HINT)
-    if found.model == 'tuned' and not found.weights and not str(found.arguments.get('tower', '')).startswith('hf:'):
+    own_place = tower_folder(str(found.arguments.get('tower', '')))
+    if found.model in ('tuned', 'bot') and not found.weights and own_place: found = found._replace(weights=own_place)
+    if found.model == 'tuned' and not found.weights:
         raise ValueError(f"model={model!r} comes without weights; give its file with weights=FILE")
     return found
 
@@ -530,7 +532,8 @@ def keep_model(table:ReidTable, # Crops
     ) -> dict: # epoch, and cost
     "Train on all people but those who choose the epoch, and save the model"
     folder, division = Path(folder), last_division(table, seed)
-    settings = dict(without_later(s, 'layer_decay', 'lora'), model_kw=dict(s.model_kw, n_ids=len(division.train)), weights=Path(s.start).name,
+    arguments = dict(s.model_kw, n_ids=len(division.train))
+    settings = dict(without_later(s, 'layer_decay', 'lora'), model_kw=arguments, weights=Path(s.start).name,
                     **start_key(s.start, s.model), division=asdict(division))
     key = training_key(settings, seed, known_people(table), execution=execution)
     if (folder/DONE).is_file():

@@ -33,7 +33,7 @@ from .checkpoints import Checkpoint
 from .folder import DONE, TRAINING, WEIGHTS, Trained, claim, read_record
 from .learner import Callback, Learner, Loader, Plain
 from .logs import Log
-from .lora import adapted, check_lora
+from .lora import adapted, check_lora, lora_targets
 from .options import Execution, precision_of, spelled
 from .settings import claim_settings, code_of_model, refuse_settings, training_settings
 from .speedups import GradCache, blocks, chunked, tuned
@@ -75,7 +75,7 @@ class Ends:
     prepare:Callable[[nn.Module], None] | None = None # Before the first step; not when a training is resumed
     refresh:bool = True # Estimate BatchNorm statistics anew after the last step
     view:Callable[[dict, int], dict] | None = None # On which view of the batches, see `refresh_batchnorm`
-    lora:int = 0 # Rank of adapters that train in place of a tower's weights, merged after the last step; 0: without
+    lora:int = 0 # Rank of adapters in place of a tower's weights, merged after the last step; 0: without
 
     def __post_init__(self):
         check_function('prepare', self.prepare, 'the model')
@@ -263,6 +263,7 @@ def fit(model:nn.Module, # Trained in place
             "hand the same execution to training_key and fit")
     callbacks = list(callbacks)
     check_switches(execution.switches, model, strategy, callbacks, learner.get('device', 'auto'))
+    if ends.lora: lora_targets(model)   # a model without such layers is refused before anything is written
     if epochs is not None: steps = epochs*len(loader)
     job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,
                records, ends, execution, learner, epochs=epochs)

@@ -124,7 +124,8 @@ def adapted(model:nn.Module, # Changed in place; afterwards an ordinary model wi
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     total = sum(parameter.numel() for parameter in model.parameters())
     new_parts = tuple(getattr(model, 'new_parts', ()))
-    heads = [name for name, layer in parameter_layers(model).items() if _is_head(name, layer, new_parts) and trained[name]]
+    heads = [name for name, layer in parameter_layers(model).items()
+             if trained[name] and _is_head(name, layer, new_parts)]
     targets = lora_targets(model)
     separate = _call_linear_layers(model)
     with torch.random.fork_rng(devices=[]):
