@@ -389,7 +389,9 @@ class FineTuned(NamedTuple):
 def _selection(config, target):
     "Callbacks that choose the weights: their mean over epochs as a candidate, and scores on `val`, where there is one"
     t, callbacks = config.budget.train, []
-    def scores(model): return evaluate(model, target, 'val', 0)['itc']
+    # all processes of a training score at the same time, each a part
+    def scores(model): return evaluate(model, target, 'val', 0, share=True)['itc']
+
     validate = Validate(scores, 'mAP', config.budget.val_every, 'step')
     if t.swa: callbacks.append(Average(t.swa, 'swa'))
     if (target['split'] == 'val').any(): callbacks.append(validate)

@@ -39,7 +39,8 @@ def _storable(x, where):
 def _settings(learn):
     "What a resumed training must share with the one that was saved"
     groups = learn.opt.param_groups
-    names = dict.fromkeys(name for group in groups for name in group if name not in ('params', 'lr'))
+    # by which kernel it steps the device decides; a state goes on with that of its own
+    names = dict.fromkeys(name for group in groups for name in group if name not in ('params', 'lr', 'fused'))
     of_optimiser = {name: [group.get(name) for group in groups] for name in names}
     return dict(strategy=type(learn.strategy).__name__, seed=learn.seed, clip=learn.clip,
                 batches=len(learn.first_loader), labels=learn.first_labels,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Loader', 'param_groups', 'NotFiniteLoss', 'guard', 'Callback', 'Plain', 'Around', 'accelerator', 'to_device',
-           'Learner', 'rank_seed', 'labels_sum', 'batch_parts']
+           'Learner', 'fuse', 'rank_seed', 'labels_sum', 'batch_parts']
 
 # %% ../../nbs/08_training/15_learner.ipynb #a4130dd2
 import random
@@ -204,6 +204,7 @@ class Learner:
         if batchnorm == 'sync' and self.world > 1: sync_batchnorm(model)
         # after the move: fused optimisers look where the weights are
         optimiser = opt(model) if opt else _adamw(param_groups(model, lr, weight_decay, new_mult))
+        fuse(optimiser, self.device)
         self.model = self.acc.prepare_model(model, evaluation_mode=True)
         self.opt = self.acc.prepare(optimiser)
         self.by_epoch = isinstance(schedule, ByEpoch)
@@ -250,6 +251,16 @@ class Learner:
 def _adamw(groups):
     "AdamW unless a recipe brings its own optimiser"
     return torch.optim.AdamW(groups, betas=(.9, .98), eps=1e-8)
+
+
+def fuse(optimiser:torch.optim.Optimizer, # Changed in place, unless it says itself how it steps
+    device:str, # Where its parameters will be
+    ) -> None:
+    "On a GPU, Adam and AdamW update all parameters by one kernel; elsewhere nothing changes"
+    if not device.startswith('cuda') or type(optimiser) not in (torch.optim.Adam, torch.optim.AdamW): return
+    for group in optimiser.param_groups:
+        is_chosen = any(group.get(name) for name in ('foreach', 'capturable', 'differentiable'))
+        if group.get('fused') is None and not is_chosen: group['fused'] = True
 
 
 def _constant(step):

@@ -472,3 +472,16 @@ def test_states_from_before_epochs_could_differ_load(tmp_path, ToyModel, ToyBatc
     torch.save(state, tmp_path/"s"/"state.pt")
     (tmp_path/"s"/"sums.json").unlink()
     assert load_state(Learner(ToyModel(), ToyBatches(), device="cpu"), tmp_path/"s").length is None
+
+
+def test_a_state_goes_on_by_the_kernel_that_it_was_trained_with(tmp_path, ToyModel, ToyBatches):
+    "On a GPU Adam steps by one kernel; a state of before, or of a CPU, is no other training"
+    def learner(fused):
+        def opt(model): return torch.optim.AdamW(model.parameters(), lr=.05, fused=fused)
+        return Learner(ToyModel(), ToyBatches(), device="cpu", opt=opt)
+
+    for name, fused in (("plain", None), ("fused", True)):
+        save_state(learner(fused).fit(steps=4), tmp_path/name)
+        ends = [load_state(learner(other), tmp_path/name).fit(steps=9) for other in (None, True)]
+        assert [end.opt.param_groups[0]["fused"] for end in ends] == [fused, fused]
+        assert torch.equal(*(end.net.lin.weight for end in ends))

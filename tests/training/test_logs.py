@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import sys
+import warnings
 
 import pytest
 import torch
@@ -165,3 +166,19 @@ def test_throughput_and_waiting_are_logged(ToyModel, LateBatches):
     assert b["wait_s"] == round(learn.wait, 3)
     assert b["images_per_s"] == pytest.approx((b["images"] - a["images"])/(b["seconds"] - a["seconds"]), rel=.05)
     assert 0 < b["images_per_s"] <= 16/.02
+
+
+def test_long_waiting_is_told_with_its_remedy():
+    "Not of a training of seconds, nor where little was waited"
+    def warnings_of(seconds, wait):
+        log = Log(every=2, quiet=True)
+        class Clock(Callback):
+            def after_step(self, learn): learn.seconds, learn.wait = seconds, wait
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            Learner(Net(), Blobs(), callbacks=[Clock(), log], device="cpu").fit(steps=4)
+        return [str(w.message) for w in found if "waited for data" in str(w.message)]
+
+    assert warnings_of(50, 40) == warnings_of(500, 40) == []
+    (said,) = warnings_of(500, 200)
+    assert said.startswith("training: 40% of the time waited for data") and "--workers N" in said

@@ -1,7 +1,9 @@
 """Precision, memory and averaging by `--speed`: reach every recipe, are recorded, and are not mixed in one folder."""
 import importlib.util
 import json
+import os
 import pickle
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 import torch
 
 from reid_lab.cli.commands import main
+from reid_lab.core.distributed import torchrun
+from reid_lab.core.stopping import StoppedTraining
 from reid_lab.datasets.protocols.text import load_setting
 from reid_lab.experiments.notebooks import find_notebook, run_notebook
 from reid_lab.experiments.params import notebook_parameters, params_hash
@@ -22,6 +26,7 @@ from reid_lab.recipes.reid import train_reid
 from reid_lab.recipes.starts import train_start
 from reid_lab.recipes.text import train_text
 from reid_lab.results.rows import load_results
+from reid_lab.training import fit as trainings
 from reid_lab.training.learner import Callback
 from reid_lab.training.options import OPTIONS, SWITCHES, Execution, read_switches
 from reid_lab.world.world import World
@@ -348,6 +353,27 @@ def test_processes_of_a_training_are_told(people, tmp_path):
     assert done.images == 32 and done.key["speed"] == "bf16" and not (tmp_path/"tensorboard").exists()
     one = train_reid(people, "smoke", quiet=True, steps=2, execution=Execution(speed="bf16"))
     assert one.key == done.key and not same(one, done)      # BatchNorm has statistics of half a batch in each
+
+
+@pytest.mark.whole
+def test_processes_that_a_training_started_stop_in_time(people, tmp_path, monkeypatch):
+    "By hours, then by a signal that the process gets which waits for them; then they go on to the same end"
+    def train(folder, hours=None):
+        how = Execution(processes=2, trackers="none", max_hours=hours)
+        return train_reid(people, "smoke", folder=folder, quiet=True, steps=6, execution=how)
+
+    def signalled(*args, **how):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return torchrun(*args, **how)
+
+    whole = train(tmp_path/"whole")
+    with pytest.raises(StoppedTraining, match="after step 1 of 6, since its hours are over"):
+        train(tmp_path/"parts", hours=1e-6)
+    with monkeypatch.context() as patch, pytest.raises(StoppedTraining, match="after step 2 of 6, since it was asked"):
+        patch.setattr(trainings, "torchrun", signalled)
+        train(tmp_path/"parts")
+    again = train(tmp_path/"parts")
+    assert again.steps == 6 and same(whole, again)
 
 
 @pytest.mark.parametrize("name, option", [("speed", "bf61"), ("backend", "dusk"), ("trackers", "wandbs"),
