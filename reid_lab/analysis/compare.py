@@ -200,8 +200,7 @@ def _shared_columns(features, junk):
     if with_cameras is not None:
         numbered = one_numbering(with_cameras.q, with_cameras.g, ('cam',))
         for e, of_side in zip(numbered, sides): of_side['cam'] = e.cam
-    names = () if junk == AUTO else (*junk.columns, *(f'{column}_name' for column, *_ in junk.pairs))
-    for name in dict.fromkeys(names):
+    for name in () if junk == AUTO else junk.columns_and_names:
         if name in ('pid', 'cam'): continue
         both = [[SideColumns(e) for e in (f.q, f.g)] for f in features]
         having = next((columns for columns in both if all(name in side for side in columns)), None)

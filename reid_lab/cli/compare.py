@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .crops import check_new, pair
 from .numbers import json_line
 from .options import COUNT, SEED, add_junk, check_used, image_size, junk_of
-from .output import pairs
+from .output import message, pairs
 from .runs import add_forms, are_runs, form_of, run_table_in, table_of_runs
 
 # %% ../../nbs/16_cli/45_compare.ipynb #2c9c5a56
@@ -193,7 +193,7 @@ def _compare(a:argparse.Namespace, # Arguments of the command
             entries = entries_of(a)
             _check_options(a, entries)
             comparison = compare(entries, a.on, settings, sets, embedding, a.fuse)
-        except ValueError as e: raise ValueError(_with_labels(str(e))) from None
+        except ValueError as e: raise ValueError(_with_labels(message(e))) from None
         _write_files(a, comparison)
     print(json_line(as_record(comparison)) if a.json else formatted(comparison, a.format or 'text'))
     if a.json: return 0

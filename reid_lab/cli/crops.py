@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['pair', 'columns_of', 'labels_in_words', 'add_construction', 'construction', 'questions', 'check_new', 'check_page',
            'empty_columns', 'answer_record', 'answer_text', 'answer_lines', 'unread_text', 'report_itself',
-           'own_folder', 'named_model', 'features_of', 'how_known', 'check_rows', 'check_known', 'add_crops']
+           'own_folder', 'named_model', 'features_of', 'how_known', 'check_junk_columns', 'check_rows', 'check_known',
+           'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
 import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from reid_lab.data.marks import Counted
     from reid_lab.recipes.crops import Embedder
     from reid_lab.retrieval.embeddings import Embeddings
+    from reid_lab.retrieval.junk import Junk
     from reid_lab.retrieval.shards import Shards
     from reid_lab.widgets.search import SearchPage
 
@@ -643,6 +645,19 @@ def features_of(source:str | Path, # Feature file, or folder of crops
     return features
 
 
+def _columns_of(source, side):
+    "The columns that features have, or will have: those of a folder of crops, which is not embedded for that"
+    from reid_lab.data.crops import crops_table
+    from reid_lab.recipes.crops import open_features
+    from reid_lab.retrieval.embeddings import further_columns
+    from reid_lab.retrieval.left_out import SideColumns
+    path = Path(source).expanduser()
+    if not _is_crops(path): return SideColumns(open_features(path, side)).names
+    table = crops_table(path, images='none')
+    cameras = ['cam'] if (table['cam'] != -1).any() else []
+    return ['pid', *cameras, 'path', *further_columns(table)]
+
+
 def _match(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab match`"
@@ -657,8 +672,12 @@ def _match(a:argparse.Namespace, # Arguments of the command
                    'is for a folder of crops, and both sides are features, which know their model; leave it out')
     with Display('match', sections=False):
         model = named_model(a)
+        rule = junk_of(a, None)
+        # what can be refused is refused before a folder is embedded
+        if rule: check_junk_columns(rule, [(source, _columns_of(source, side)) for source, side in
+                                           ((a.a, 'query'), (a.b, 'gallery'))], of_file=False)
         q, g = features_of(a.a, model, 'query'), features_of(a.b, model, 'gallery')
-        answer = crops.matches(q, g, a.k, threshold, junk_of(a, None))
+        answer = crops.matches(q, g, a.k, threshold, rule)
         pairs = crops.match_table(answer)
         if a.out: to_csv(pairs, Path(a.out).expanduser())
         if a.html: _write_page(a, answer, f'{Path(a.a).name} in {Path(a.b).name}', [a.a, a.b])
@@ -703,6 +722,23 @@ def how_known(name:str, # `pid` or `cam`
     text = (f"{many} are known if `reid_lab embed` takes them from subfolders (--folders {one}), from names (--pattern "
             f"with a group {name}) or from the column {name} of a manifest")
     return f"{text}; in files of other programs, --key {name}=NAME says what they are called" if of_file else text
+
+
+def check_junk_columns(rule:'Junk | str', # From `junk_of`
+    sides:Sequence[tuple[str, Collection[str]]], # Path as given to the command, and the columns that are there
+    of_file:bool=True, # Whether the command has the option `--key`
+    ) -> None:
+    "Refuse sides without a column of the rule, by the name of the file"
+    for path, have in sides if rule != 'auto' else ():
+        missing = [name for name in rule.columns if name not in have]
+        if not missing: continue
+        name = missing[0]
+        if name == 'cam': where = how_known('cam', of_file)
+        else:
+            where = (f"It has {', '.join(sorted(have))}; `reid_lab embed` keeps the columns of a manifest and the "
+                     'groups of --pattern')
+        raise ValueError(f'{path} has no column {name!r}, which --junk {rule} reads; --junk auto leaves out what can '
+                         f'be judged, --junk none nothing. {where}')
 
 
 def check_rows(path:str, # As given to the command

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .crops import check_known, check_rows, how_known
+from .crops import check_junk_columns, check_known, check_rows, how_known
 from .options import COUNT, SEED, add_junk, check_used, junk_of, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
@@ -68,18 +68,10 @@ def _read_sides(a):
     return q, g
 
 
-def _check_columns(a, q, g):
-    "Refuse sides without a column of the rule, by the name of the file"
+def _check_columns(a, *sides):
+    "Refuse features without a column of the rule"
     from reid_lab.retrieval.left_out import SideColumns
-    rule = junk_of(a)
-    if rule == 'auto': return
-    for path, side in ((a.query, q), (a.gallery, g)):
-        have = SideColumns(side).names
-        for name in rule.columns:
-            if name in have: continue
-            where = how_known('cam') if name == 'cam' else f"It has {', '.join(have)}"
-            raise ValueError(f'{path} has no column {name!r}, which --junk {rule} reads; --junk auto leaves out what '
-                             f'can be judged, --junk none nothing. {where}')
+    check_junk_columns(junk_of(a), [(path, SideColumns(side).names) for path, side in sides])
 
 
 def _metrics(a):
@@ -91,7 +83,7 @@ def _metrics(a):
         with phase('reading features'): q, g = _read_sides(a)
         for path, side in ((a.query, q), (a.gallery, g)):
             check_known(path, side, then='search and match need no identities')
-        _check_columns(a, q, g)
+        _check_columns(a, (a.query, q), (a.gallery, g))
         from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
         with phase('scoring'):
             try:
@@ -172,9 +164,11 @@ def _sides_with_cameras(a):
     from reid_lab.retrieval.sides import two_sides
     q = _features(a.query, a.key, ('cam',), 12, 'query')
     check_rows(a.query, q)
+    _check_columns(a, (a.query, q))
     if not a.gallery: return q, None
     g = _features(a.gallery, a.key, ('cam',), 12, 'gallery')
     check_rows(a.gallery, g)
+    _check_columns(a, (a.gallery, g))
     return two_sides(q, g)
 
 

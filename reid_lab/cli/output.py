@@ -322,6 +322,8 @@ def as_options(text:str, # An error of the library
     return _ARGUMENT.sub(option, _RECORD.sub(fields, _BOTH.sub(one, text)))
 
 
+_COLUMNS_FROM = ('`reid_lab embed` keeps the columns of a manifest and the groups of --pattern; or give another rule, '
+                 "such as junk='none'")
 LONGEST = 2000 # Characters of a message
 
 
@@ -342,6 +344,7 @@ def message(error:BaseException, # Any
     elif isinstance(error, MemoryError): text = f'not enough memory. {error}'.removesuffix('. ')
     elif isinstance(error, re.error): text = f'{error.pattern!r} is no regular expression: {error}'
     elif isinstance(error, KeyError) and error.args: text = str(error.args[0])
+    elif hasattr(error, 'lacks'): text = f'{error.lacks}. {_COLUMNS_FROM}'      # of `MissingColumn`, which brings numpy
     else: text = str(error) or type(error).__name__
     if len(text) > LONGEST: text = f'{text[:LONGEST//2]} ... {text[-LONGEST//2:]}'
     return '; '.join([text, *getattr(error, '__notes__', ())])

@@ -42,6 +42,15 @@ def _groups_of(columns, together):
     return tuple(dict.fromkeys(names))
 
 
+def _checked_value(value, column):
+    "A value of a pair as text; nothing is known of an image whose value is unknown, so that no pair may name it"
+    from reid_lab.data.labels import label_name  # brings pandas, which a command without pairs need not wait for
+    text = _checked_name(str(value), 'value')
+    if label_name(text): return text
+    raise ValueError(f"junk: a pair of {column} has {text!r}, which stands for unknown, and what is unknown is never "
+                     "left out; take the pair out of the rule")
+
+
 def _pairs_of(pairs):
     "(column, value of the query, value of the image), values as text, each once"
     if not pairs: return ()
@@ -54,7 +63,7 @@ def _pairs_of(pairs):
             if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
                 raise ValueError(f"pairs: {column} has {pair!r}; a pair is (value of the query, value of the "
                                  "image), such as (3, 2)")
-            query, image = (_checked_name(str(value), 'value') for value in pair)
+            query, image = (_checked_value(value, column) for value in pair)
             found.append((_checked_name(column, 'column'), query, image))
     return tuple(dict.fromkeys(found))
 
@@ -77,6 +86,11 @@ class Junk:
         "The columns that both sides need"
         return tuple(dict.fromkeys([*(name for group in self.groups for name in group),
                                     *(column for column, *_ in self.pairs)]))
+
+    @property
+    def columns_and_names(self) -> tuple[str, ...]: # Each once
+        "`columns`, and those with the names of values in pairs, which a side may have: `cam_name` beside `cam`"
+        return tuple(dict.fromkeys([*self.columns, *(f'{column}_name' for column, *_ in self.pairs)]))
 
     def __bool__(self): return bool(self.groups or self.pairs)
 

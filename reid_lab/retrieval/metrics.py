@@ -89,23 +89,23 @@ class IdentityPairs:
         first = np.repeat(self.start[positions] - (np.cumsum(n) - n), n)
         column = self.order[first + np.arange(len(row))]
         if self.rule is None: out = np.zeros(len(row), bool)
-        else: out = self.rule.own(positions[row], column)
-        if self.same is not None or (self.rule is not None and self.rule.anybody):
+        else: out = self.rule.of_same_person(positions[row], column)
+        if self.same is not None or (self.rule is not None and self.rule.any_person):
             return self._without_more(positions, Pairs(row, column), out)
         return QueryPairs(Pairs(row[~out], column[~out]), Pairs(row[out], column[out]))
 
-    def _of_anybody(self, positions):
+    def _of_any_person(self, positions):
         "Pairs, as numbers, that are left out whoever they show: one image, and what a rule names; each once"
         found = []
         if self.same is not None: found.append(self.same.of(positions))
-        if self.rule is not None: found.append(self.rule.whoever(positions))
+        if self.rule is not None: found.append(self.rule.of_any_person(positions))
         numbers = [row*self.n_image + column for row, column in found]
         return numbers[0] if len(numbers) == 1 else np.unique(np.concatenate(numbers))
 
     def _without_more(self, positions, pairs, out):
         "As `of`, with pairs left out whatever their identities"
         row, column = pairs
-        pair, others = row*self.n_image + column, self._of_anybody(positions)
+        pair, others = row*self.n_image + column, self._of_any_person(positions)
         out = out | np.isin(pair, others)
         of_others = others[~np.isin(others, pair)]      # under another identity, or under none
         more_row, more_column = np.divmod(of_others, self.n_image)

@@ -57,7 +57,7 @@ class _Masked(Scores):
 # %% ../../nbs/15_widgets/35_words.ipynb #fb6c6da9
 def _with_own(q, own, text, rule):
     "Captions with one's own behind them, of which nothing is known; with the columns that a rule reads"
-    names = [] if rule == AUTO else [*rule.columns, *(f'{column}_name' for column, *_ in rule.pairs)]
+    names = () if rule == AUTO else rule.columns_and_names
     cam = [*q.cam, -1] if 'cam' in names and q.cam is not None else None
     columns = {name: np.append(q.columns[name].astype(object), None) for name in names if name in q.columns}
     return Embeddings(torch.cat([q.emb, own]), [*q.pid, -1], cam, caption=[*q.caption, text], meta=q.meta,

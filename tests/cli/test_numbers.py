@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from reid_lab.cli.commands import main
 from reid_lab.retrieval.embeddings import Embeddings
@@ -158,3 +159,33 @@ def test_bias_says_in_one_line_what_is_wrong(features, capsys, change, words):
     out, err = capsys.readouterr()
     assert not out and err.count("\n") == 1 and re.match("reid_lab bias: ", err) and re.search(words, err)
     assert not (d/"out").exists()
+
+
+@pytest.mark.parametrize("words, says", [
+    (["match", "q", "crops", "--model", "transreid_tiny", "--junk", "clothes"],
+     ["crops has no column 'clothes', which --junk clothes reads", "--junk none", "It has", "groups of --pattern"]),
+    (["match", "q", "bare", "--junk", "cam,clothes"], ["bare.npz has no column 'clothes'", "--junk cam,clothes"]),
+    (["metrics", "q", "bare", "--junk", "clothes"], ["bare.npz has no column 'clothes'", "--junk clothes"]),
+    (["bias", "q", "bare", "--junk", "clothes"], ["bare.npz has no column 'clothes'", "--junk clothes"]),
+    (["compare", "q", "--junk", "site"], ["--junk site needs the column 'site', which the", "`reid_lab embed`"]),
+    (["match", "q", "crops", "--model", "transreid_tiny", "--junk", "cam"],
+     ["crops has no column 'cam'", "(--folders"]),
+    (["compare", "transreid_tiny", "--on", "people", "--junk", "clothes"],
+     ["--junk clothes needs the column 'clothes'", "--junk none"])])
+def test_a_rule_that_lacks_a_column_is_refused_in_options_before_anything_is_embedded(words, says, tmp_path, capsys,
+                                                                                      monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("reid_lab.recipes.crops.embed_images", lambda *a, **kw: pytest.fail("embedded"))
+    monkeypatch.setattr("reid_lab.recipes.compare.embed_images", lambda *a, **kw: pytest.fail("embedded"))
+    rng, places = np.random.default_rng(0), {}
+    for name, columns in (("q", dict(clothes=np.array(["red", "blue"])[rng.integers(0, 2, 20)])), ("bare", {})):
+        e = Embeddings(rng.normal(size=(20, 8)), rng.integers(0, 5, 20), rng.integers(0, 3, 20), columns=columns)
+        places[name] = str(e.save(tmp_path/f"{name}.npz"))
+    for i in range(4):
+        for path in (tmp_path/"crops"/f"{i}.png", tmp_path/"people"/str(i//2)/f"{i}.png"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((32, 16, 3), 40*i, np.uint8)).save(path)
+    assert main([places.get(word, word) for word in words]) == 2
+    err = capsys.readouterr().err
+    assert all(text in err for text in says), err
+    assert "Embeddings" not in err and "junk=" not in err and "columns=" not in err

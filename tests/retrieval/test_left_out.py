@@ -163,6 +163,32 @@ def test_the_bias_report_is_that_of_a_loop(rule):
     assert plain.mAP[0] == pytest.approx(retrieval_metrics(q, g, junk="cam")["mAP"], abs=1e-3) != row.mAP
 
 
+def test_ltccs_rule_is_one_loop_in_scores_lists_reasons_and_the_bias_report():
+    "Camera or clothes, on random labels: what the four say of one search, from the same naive lists"
+    q, g = search(5, 40, 200)
+    lists = naive_lists(LTCC, q, g, cosines(q, g))
+    rows = naive_scores(lists, q, g)
+    scored = [row for row in rows if row]
+    mean_ap = 100*np.mean([ap for _, ap, _ in scored])
+    junk = Junk("cam", "clothes")
+    metrics = retrieval_metrics(q, g, junk=junk)
+    index = rank(q, g, len(g), junk=junk)[0]
+    reasons = failure_table(Searched(q, g, junk=junk), [REASONS["same camera"]]).set_index("query")
+    audit = AuditSettings(junk=junk, splits=0, open_images=0, map_images=50, nmi_images=50)
+    report = bias_report(q, g, map_method="none", quiet=True, audit=audit).summary
+    plain = report[(report.method == "No adaptation") & (report.distance == "cosine")].iloc[0]
+    assert metrics["mAP"] == pytest.approx(mean_ap) and plain.mAP == pytest.approx(mean_ap, abs=1e-3)
+    first = 100*np.mean([first == 1 for first, *_ in scored])
+    assert metrics["R1"] == pytest.approx(first) == plain.R1
+    assert [row[row >= 0].tolist() for row in index] == lists
+    assert sorted(reasons.index) == [i for i, row in enumerate(rows) if row]
+    for i, row in reasons.iterrows():
+        wrong = next(j for j in lists[i] if g.pid[j] != q.pid[i])
+        assert (row.wrong, row["first"], row.AP) == (wrong, rows[i][0], pytest.approx(rows[i][1]))
+        assert row["same camera holds"] == (g.cam[wrong] == q.cam[i])
+    assert mean_ap != pytest.approx(retrieval_metrics(q, g, junk="cam")["mAP"])     # else this test shows nothing
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_door_leaves_out_the_same(rule, tmp_path):
     "Open set, pairs, uncertainty, comparison, scene, shards and search"
@@ -197,7 +223,7 @@ def test_unknown_is_equal_to_nothing_and_counted():
     g = Embeddings(np.eye(3), [1, 1, 2], [-1, 0, 0], columns=dict(clothes=["", "", "red"]))
     found = apply_junk("cam,clothes", q, g)
     assert found.unknown == dict(cam=(1, 1), clothes=(1, 2)) and found.n_unknown == 5 and len(found.notes()) == 2
-    assert found.own(np.array([0, 1, 2]), np.array([0, 1, 2])).tolist() == [False, True, True]
+    assert found.of_same_person(np.array([0, 1, 2]), np.array([0, 1, 2])).tolist() == [False, True, True]
     scores = retrieval_metrics(q, g, junk="clothes")
     assert "clothes is unknown for 1 queries and 2 gallery images" in scores.notes()[1]
 
@@ -279,3 +305,16 @@ def test_values_that_the_sides_spell_differently_are_said():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         apply_junk("clothes", sides[0], sides[0])
+
+
+@pytest.mark.parametrize("pair", ["cam=-1:-1", "cam=3:-1", "cam=nan:3", "clothes=None:red"])
+def test_a_pair_of_what_is_unknown_is_refused_as_unknown_is_equal_to_nothing(pair):
+    with pytest.raises(ValueError, match="which stands for unknown, and .* take the pair"):
+        as_junk(pair)
+    column, values = pair.split("=")
+    with pytest.raises(ValueError, match="stands for unknown"): Junk(pairs={column: [tuple(values.split(":"))]})
+
+
+def test_what_a_side_keeps_for_a_rule():
+    assert Junk("cam", "clothes").columns_and_names == ("cam", "clothes")
+    assert as_junk("clothes,cam=3:2,cam=4:2").columns_and_names == ("clothes", "cam", "cam_name")

@@ -64,8 +64,8 @@ def _bare(e, rule=Junk()):
     emb = e.emb.cpu()
     if emb.dtype not in (torch.float32, torch.float64): emb = emb.float()
     meta = {'data': e.meta['data']} if 'data' in e.meta else {}
-    columns, kept = SideColumns(e), [*rule.columns, *(f'{column}_name' for column, *_ in rule.pairs)]
-    own = {name: columns[name] for name in kept if name in columns and name not in FIELDS}
+    columns = SideColumns(e)
+    own = {name: columns[name] for name in rule.columns_and_names if name in columns and name not in FIELDS}
     return Embeddings(emb, e.pid, e.cam, meta=meta, columns=own)
 
 

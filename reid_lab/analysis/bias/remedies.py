@@ -228,8 +228,7 @@ def _warn_of_zeros(q, g):
 def _columns_of(e, rule):
     "The columns that a rule reads, and the names of its cameras"
     columns = SideColumns(e)
-    names = [*rule.columns, *(f'{column}_name' for column, *_ in rule.pairs)]
-    return {name: columns[name] for name in names if name in columns}
+    return {name: columns[name] for name in rule.columns_and_names if name in columns}
 
 
 @renamed(told='on_progress')
