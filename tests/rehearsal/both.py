@@ -55,7 +55,8 @@ def check_same(work: Callable[[str], object]):
 
 def build(name, **arguments):
     "A model of the zoo, small where it has no size of its own"
-    return create_model(name, **{"size": SIZE, **{need: NEEDS[need] for need in MODELS[name].needs}, **arguments})
+    needed = {need: NEEDS[need] for need in MODELS[name].needs}
+    return create_model(name, **{"size": SIZE, **needed, **arguments})
 
 
 class Samples:

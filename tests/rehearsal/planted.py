@@ -1,4 +1,4 @@
-"""Faults that a GPU would refuse, in code as a user writes it; a rehearsal has to name the lines with `# here`."""
+"""Faults that a GPU would refuse, in code as a user writes it; a rehearsal names the lines with `# here`."""
 import torch
 from torch import nn
 

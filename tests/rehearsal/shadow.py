@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 
 import torch
+import torch.utils._device
 from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "shadow"
@@ -27,7 +28,8 @@ def missing() -> str:
     "Why no rehearsal is possible with this torch; empty if it is"
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version >= NEEDS: return ""
-    return f"the stand-in for a GPU needs torch {'.'.join(map(str, NEEDS))} or newer; here is {torch.__version__}"
+    needed = ".".join(map(str, NEEDS))
+    return f"the stand-in for a GPU needs torch {needed} or newer; here is {torch.__version__}"
 
 
 # --- faults, and where they are ---
@@ -126,6 +128,8 @@ class Shadow(torch.Tensor):
     def __array__(self, *args, **kwargs): raise fault(_NO_ARRAY)
     def tolist(self): return self.host.tolist()
     def is_pinned(self, *args): return False
+    def new_tensor(self, data, **kwargs):
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
     def __deepcopy__(self, memo):
         copied = Shadow(self.host.detach().clone(), self.device, self.requires_grad)
@@ -208,7 +212,8 @@ def check_copy(name, args, kwargs):
         source, waits = args[0], not kwargs.get("non_blocking")
         to_cpu = kwargs.get("device") is not None and not is_shadow(kwargs["device"])
     if isinstance(source, Shadow) and to_cpu and not waits:
-        raise fault("a copy to the CPU with non_blocking=True is read before it has ended; leave non_blocking out")
+        raise fault("a copy to the CPU with non_blocking=True is read before it has ended; "
+                    "leave non_blocking out")
 
 
 def check_generator(name, generator):
@@ -372,7 +377,20 @@ def _backend():
     return Backend()
 
 
-# --- pinned memory and files ---
+# --- constants, pinned memory and files ---
+
+def _by_way_of_cpu(make):
+    "`torch.tensor`, whose last step to the device is not handed to `compute`"
+    @functools.wraps(make)
+    def made(data, *args, device=None, **kwargs):
+        "A tensor on the device"
+        is_moved = isinstance(data, torch.Tensor)
+        if is_moved or not is_shadow(device): return make(data, *args, device=device, **kwargs)
+        moved = make(data, *args, device="cpu", **kwargs).detach().to(device)
+        return moved.requires_grad_(kwargs.get("requires_grad", False))
+
+    return made
+
 
 def _pin(tensor, device=None):
     "In place of `Tensor.pin_memory`: a copy that says it is pinned"
@@ -399,20 +417,25 @@ def _load_there(load):
 
 @functools.cache
 def install():
-    "Give this process the shadow device, and let reid_lab and Accelerate choose it where they would choose a GPU"
+    "Give this process the shadow device, which reid_lab and Accelerate choose where they would choose a GPU"
     why_not = missing()
     if why_not: raise RuntimeError(why_not)
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
     _setup_privateuseone_for_python_backend(NAME, _backend(), device_guard=_guard())
     _register_operations()
+    torch.utils._device._device_constructors()  # notes the functions that `with torch.device(...)` concerns
+    torch.tensor, torch.as_tensor = _by_way_of_cpu(torch.tensor), _by_way_of_cpu(torch.as_tensor)
     torch.Generator = Generator
     torch.Tensor.pin_memory = _pin
     torch.Tensor.is_pinned = _says_pinned
     torch.load = _load_there(torch.load)
     torch.autograd.set_multithreading_enabled(False)     # in gradients, too, the frames show who called
     torch.autograd._engine_run_backward = _with_errors(torch.autograd._engine_run_backward)
+    # attention in plain operations: the CPU has a fused one of its own, whose last digits are others
+    torch.backends.cuda.enable_flash_sdp(False)
     torch.inference_mode = torch.no_grad    # its tensors cannot be wrapped
-    torch.__future__.set_swap_module_params_on_conversion(True)     # `module.to` cannot exchange data of wrappers
+    # `module.to` cannot exchange the data of wrappers
+    torch.__future__.set_swap_module_params_on_conversion(True)
     from reid_lab.core import basics
     basics.DEVICES = ("cpu", NAME)
     from accelerate.state import PartialState

@@ -431,7 +431,7 @@ def bias_nmi(q:torch.Tensor, # (Q,D) adapted queries
     ) -> dict[str, float]: # camera, chance, identity (NaN without identities)
     "NMI of clusters with cameras and with identities, of the images on the map that show a person"
     sides = ((q, runs.q, shared.q_rows), (g, runs.g, shared.g_rows))
-    emb = torch.cat([x[torch.as_tensor(rows)] for x, _, rows in sides]).cpu()
+    emb = torch.cat([x[torch.as_tensor(rows)].cpu() for x, _, rows in sides])
     pid = np.concatenate([np.where(no_person(e), -1, e.pid)[rows] for _, e, rows in sides])
     both = Embeddings(emb, pid, np.concatenate([e.cam[rows] for _, e, rows in sides]))
     return nmi_with_chance(both[sample_rows(both, len(both))], seed=seed)

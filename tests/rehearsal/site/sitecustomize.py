@@ -9,4 +9,4 @@ from pathlib import Path
 if os.environ.get("REID_LAB_REHEARSAL"):
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     from rehearsal import shadow
-    shadow.install()
+    if not shadow.missing(): shadow.install()
