@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['CLASSIFIERS', 'end_positions', 'CLIPPair', 'loss_names', 'strip', 'load_pair', 'ImplicitReasoning', 'irr_loss',
-           'masked_caption', 'clip_tiny', 'clip_pair', 'clip_b16']
+           'masked_caption', 'clip_tiny', 'clip_pair', 'ClipSizes', 'clip_sizes', 'clip_b16']
 
 # %% ../../nbs/05_models/55_clip.ipynb #3c7e9bab
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from fastcore.basics import patch
@@ -297,6 +299,39 @@ def clip_pair(make:Callable, # `CLIPPair`, or a class made from it
     return load_pair(make(clip, size, tokenizer, **kw), start, grid, act, longer, whole, CLASSIFIERS)
 
 
+class ClipSizes(NamedTuple):
+    "Both towers of a pair of open_clip, as `clip_model` takes them"
+    towers: dict    # `dim`, `vision`, `text`
+    act: str
+
+
+_VISION_KEYS, _TEXT_KEYS = ('width', 'layers', 'head_width', 'patch_size', 'mlp_ratio'), ('width', 'layers', 'heads')
+
+
+def clip_sizes(tower:str, # Pair of open_clip
+    ) -> ClipSizes:
+    "The sizes of a pair of CLIP's own architecture; others are refused"
+    import open_clip
+    config = open_clip.get_model_config(tower)
+    if config is None:
+        near = ''.join(f' Did you mean {name!r}?' for name in get_close_matches(str(tower), open_clip.list_models(), 1))
+        raise ValueError(f"tower={tower!r} is no pair of open_clip.{near} Choose one of open_clip.list_models()")
+    vision, text = config['vision_cfg'], config['text_cfg']
+    own = {'image_size', *_VISION_KEYS}, {'context_length', 'vocab_size', *_TEXT_KEYS}
+    is_vit = isinstance(vision.get('layers'), int) and {*vision} <= own[0] and {*text} <= own[1]
+    if not is_vit or text['vocab_size'] != 49408 or 'custom_text' in config:
+        raise ValueError(f"tower={tower!r} is no pair of two transformers as CLIP has them; take ViT-B-16, ViT-L-14, "
+                         f"ViT-H-14 or their kin, or train its images alone: the model 'bot' with tower={tower!r}")
+    sizes = dict(dim=config['embed_dim'], vision={name: vision[name] for name in _VISION_KEYS if name in vision},
+                 text={name: text[name] for name in _TEXT_KEYS})
+    return ClipSizes(sizes, 'quick_gelu' if config.get('quick_gelu') else 'gelu')
+
+
+def _with_other_act(tower):
+    "The name of a pair with the other activation"
+    return tower.removesuffix('-quickgelu') if tower.endswith('-quickgelu') else f'{tower}-quickgelu'
+
+
 def clip_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token; None: CLIP's
     size:tuple[int, int]=(384, 128), # Height and width of the crops
     stride:int=16, # Step between patches; 12 makes them overlap
@@ -306,8 +341,16 @@ def clip_b16(tokenizer:Tokenizer=None, # Source of vocabulary size and end token
     act:str='quick_gelu', # `quick_gelu` (OpenAI's weights) or `gelu` (most others)
     longer:str='all', # Text positions beyond those of `weights`, see `resize_text_positions` (our inference)
     pixels:str='clip', # Statistics of the pixels: `clip` or `half`; those of a file of ours go first
+    tower:str='', # Pair of open_clip in the place of ViT-B/16, such as `ViT-L-14`; it brings its own `act`
     **towers, # Other arguments of `clip_model`, for other sizes
     ) -> CLIPPair:
     "CLIP ViT-B/16 for person crops"
+    arch = CLIP_NAME
+    if tower:
+        sizes = clip_sizes(tower)
+        arch, act, stride = tower, sizes.act, sizes.towers['vision']['patch_size']
+        towers = sizes.towers | towers
+        remedy = f'take tower={_with_other_act(tower)!r}'
+        weights = clip_start(weights, ('clip', 'clip_b16'), act=act, arch=arch, remedy=remedy)
     return clip_pair(CLIPPair, weights, ('clip_b16',), tokenizer, size, stride, max_len, grid, act, longer,
-                     pixels, towers)
+                     pixels, towers, arch)

@@ -135,11 +135,12 @@ def clip_start(weights:str | Path | dict, # None or 'none', a file or folder, or
     wanted:str=CLIP_FILES, # The same in words
     act:str='quick_gelu', # Activation of the model
     arch:str=CLIP_NAME, # Name in `open_clip` under which tags are looked up
+    remedy:str='', # What to do about another activation, see `clip_act`
     ) -> Start | None: # `Start`, or None
     "Read CLIP weights; those trained with another activation are refused"
     plain = isinstance(weights, (dict, Start, bool)) or weights in NONE
     start = begin(weights, accepts, wanted, {} if plain else _tags(weights, arch))
-    if start is not None: clip_act(start, act)
+    if start is not None: clip_act(start, act, remedy)
     return start
 
 # %% ../../nbs/05_models/25_clip_towers.ipynb #2267b41a

@@ -18,7 +18,7 @@ class Family:
 _VIT = dict(embed_dim=32, depth=2, num_heads=2)
 _SCALED = dict(_VIT, init_values=.1)    # published ones begin with 1e-5, which hides what a block does
 _PLAIN = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=64)
-_TEXT = dict(context_length=12, vocab_size=49408, width=32, heads=2, layers=2)
+_TEXT = dict(context_length=77, vocab_size=49408, width=32, heads=2, layers=2)
 _WORDS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99,
               max_position_embeddings=12, bos_token_id=1, eos_token_id=2)
 _STAGES = dict(depths=(1, 1, 2, 1), dims=(8, 16, 24, 32))

@@ -1,7 +1,9 @@
 "Fifteen families of towers, as small as they are made: rates by layer, adapters, and blocks that are computed again"
 import importlib.util
 
+import open_clip
 import pytest
+import timm
 import torch
 
 from reid_lab.core.weight_files import load_weights, save_weights
@@ -144,3 +146,42 @@ def test_what_a_pair_has_for_words_does_not_train(places):
     model = new("hf_siglip2", places)
     assert not any(p.requires_grad for n, p in model.named_parameters() if "text_model" in n)
     assert all(p.requires_grad for n, p in model.named_parameters() if "vision_model" in n)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_transreid_on_a_tower_of_timm(size, places):
+    "Weights of the tower are taken over, positions on the grid of the crops; overlapping patches"
+    tower = tower_name("vit", places)
+    torch.manual_seed(0)
+    state = timm.create_model(tower, num_classes=0).state_dict()
+    model = create_model("transreid_b16", n_ids=4, size=size, tower=tower, weights=state, parts=2)
+    assert torch.equal(model.blocks[0].attn.qkv.weight, state["blocks.0.attn.qkv.weight"])
+    assert model.loaded.missing == () and model.pos.shape[1] == 1 + ((size[0] - 16)//12 + 1)*((size[1] - 16)//12 + 1)
+    out = model.train()(sample_batch(size, n=4))
+    assert out["emb"].shape == (4, 3*32) and sum(terms(out).values()).isfinite()
+    for other in ("dinov3", "eva02", "siglip2", "swin", "dinov2"):
+        with pytest.raises(ValueError, match="has other parts than CLS.*the model 'bot'"):
+            create_model("transreid_b16", n_ids=4, size=size, tower=tower_name(other, places))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_clip_on_a_pair_of_open_clip(size, places):
+    "The features of a pair are those of open_clip at its own size, and its positions fit the crops"
+    name = tower_name("clip", places)
+    torch.manual_seed(0)
+    theirs = open_clip.create_model(name).eval()
+    square = create_model("clip_b16", tower=name, size=(64, 64), weights=theirs.state_dict()).eval()
+    images, tokens = torch.rand(2, 3, 64, 64), torch.tensor([[49406, 320, 49407, 0], [49406, 1125, 2368, 49407]])
+    padded = torch.nn.functional.pad(tokens, (0, 77 - 4))
+    with torch.no_grad():
+        assert torch.allclose(square.image_features(images), theirs.encode_image(square.pixels(images)), atol=1e-5)
+        assert torch.allclose(square.text_features(tokens), theirs.encode_text(padded), atol=1e-5)
+    model = create_model("clip_b16", tower=name, size=size, weights=theirs.state_dict())
+    assert model.visual.grid_size == (size[0]//16, size[1]//16) and model.loaded.resized
+    assert model.encode_image(sample_batch(size, n=2)["img"]).shape == (2, 16)
+    openai = {**theirs.state_dict(), "input_resolution": torch.tensor(64), "context_length": torch.tensor(77),
+              "vocab_size": torch.tensor(49408)}
+    with pytest.raises(ValueError, match=f"trained with quick_gelu.*take tower='{name}-quickgelu'"):
+        create_model("clip_b16", tower=name, size=size, weights=openai)
+    with pytest.raises(ValueError, match="no pair of two transformers.*the model 'bot'"):
+        create_model("clip_b16", tower=tower_name("clip_timm", places), size=size)
