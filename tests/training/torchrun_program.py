@@ -70,7 +70,7 @@ def main(folder, how="whole"):
     "Train in a folder, which is resumed; the loss of a killed process, or a signal, is part of `how`"
     folder = Path(folder)
     watching = dict(whole=[], dies=[Dies(folder.with_suffix(".died"))],
-                    signal=[Signalled(folder.with_suffix(".signalled"))], hours=[])[how]
+                    signal=[Signalled(folder.with_suffix(".signalled"))], hours=[Callback()])[how]
     execution = Execution(max_hours=1e-6 if how == "hours" else None)
     model = Net()
     try: done = fit(model, Rows(), STEPS, folder, KEY, lr=.05, device="cpu", quiet=True, callbacks=watching,
