@@ -322,7 +322,7 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     ) -> None:
     "Add `results` to the command line"
     c = command('results', _results,
-                'list runs, put their scores into a table, add rows to our measurements, or merge rows of others')
+                'list runs, tabulate scores, add rows to our measurements, merge rows of others')
     c.add_argument('action', nargs='?', choices=('list', 'table', 'publish', 'merge'), default='list',
                    help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN',

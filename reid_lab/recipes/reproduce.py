@@ -161,7 +161,7 @@ class Readiness:
             lines.append(side)
             for finding in findings:
                 lines.append(f'  {finding.level.upper():5} {printable(finding.what)}')
-                remedy = command_remedy(finding.remedy, loader_options(self.entry.dataset))
+                remedy = command_remedy(finding.remedy, loader_options(self.entry.dataset)).replace('--root', '--data')
                 if finding.where: lines.append(f'        at: {printable(finding.where)}')
                 if remedy: lines.append(f'        do: {printable(remedy)}')
         return '\n'.join(lines)

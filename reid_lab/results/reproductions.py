@@ -10,6 +10,7 @@ __all__ = ['TOLERANCE', 'AGREES', 'DIFFERS', 'OTHER_SET', 'UNPRINTED', 'Protocol
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -129,7 +130,11 @@ def reproductions() -> Mapping[str, Reproduction]: # By name
 def reproduction(name:str, # Key of `reproductions()`
     ) -> Reproduction:
     "One entry"
-    return reproductions()[check_choice('name', name, reproductions(), '`reid_lab reproduce list` shows them.')]
+    known = reproductions()
+    if name in known: return known[name]
+    near = get_close_matches(str(name), known, 1, .5)   # they are too many to be listed
+    hint = f' Did you mean {near[0]!r}?' if near else ''
+    raise ValueError(f'name={name!r} is not known.{hint} `reid_lab reproduce list` shows those that are')
 
 # %% ../../nbs/04_results/75_reproductions.ipynb #76512854
 @dataclass(frozen=True)
