@@ -122,7 +122,8 @@ def _sweep(a):
             fixed = {name: [value] for name, value in _given(a).items()}
             if twice := sorted(set(fixed) & set(grid)):
                 raise ValueError(f"{twice[0]} is given by --grid and by -p; give it once")
-            frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution)
+            frame = sweep(a.name, {**fixed, **grid}, a.seeds, a.jobs, a.out, a.fresh, execution=execution,
+                      code=a.code or ())
     except StoppedTraining as stopped: # its folder follows from its name
         return _report_stopped(a, stopped)
     print_table(frame)
@@ -236,6 +237,8 @@ def _add_runs(command):
     sweep.add_argument('--seeds', type=SEED, nargs='+',
                        help='default: those of --grid seed=... or -p seed=..., else 0')
     sweep.add_argument('--jobs', type=PROCESSES, help='processes (default: by the number of cores)')
+    sweep.add_argument('--code', nargs='+', metavar='MODULE|FILE|FOLDER',
+                       help='code that counts beside what the notebook imports: an outcome of other code is made anew')
     for c in (run, sweep):
         c.add_argument('--fresh', action='store_true',
                        help='run again what is finished there, and replace it')

@@ -579,7 +579,11 @@ def takes_execution(job:Callable | Path | str, # A function, or a notebook as in
 def check_before_run(source:Path, # An experiment notebook
     given:dict, # Its parameters, where they differ from the defaults
     ) -> None:
-    "Refuse what the notebook would refuse after its kernel has started; of other people's notebooks nothing is known"
+    "Refuse what a notebook would refuse after its kernel has started, as far as something is known of it"
+    own = EXPERIMENTS.get(source.stem)
+    if own and Path(own.path).expanduser().resolve() == source.resolve():
+        defaults = notebook_parameters(source)
+        own.check({name: value for name, value in given.items() if value != defaults.get(name)})
     p = notebook_params(source, given)
     if p is None or source != notebooks().get(source.stem): return
     experiment = source.stem.removeprefix('run_')

@@ -10,6 +10,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.basics import check_choice
 from ..core.plugins import Registry
 
 # %% ../../nbs/13_experiments/03_own.ipynb #0bfb898d
@@ -18,18 +19,29 @@ class OwnNotebook:
     "An experiment notebook of a package beside this one"
     path: Path | str
     studies: str = ''   # `module:name` of a dict of `reid_lab.recipes.study.Study`; empty: there are none
+    presets: tuple = () # that it knows, such as ('smoke', 'quick'); empty: they are not looked at
 
     def __post_init__(self):
         if not str(self.path).endswith('.ipynb'):
             raise ValueError(f"path={str(self.path)!r} is no notebook; give a file that ends in .ipynb")
         if self.studies and len(self.studies.split(':')) != 2:
             raise ValueError(f"studies={self.studies!r} is no module:name, such as mylab.studies:STUDIES")
+        if isinstance(self.presets, str):
+            raise TypeError(f"presets={self.presets!r} must be several names, such as presets=('smoke', 'quick')")
 
     def read_studies(self) -> dict: # Name -> `Study`
         "The studies of the notebook"
         if not self.studies: return {}
         module, _, name = self.studies.partition(':')
         return dict(getattr(importlib.import_module(module), name))
+
+    def check(self, given:dict, # Parameters that differ from the defaults
+        ) -> None:
+        "Refuse a preset or a study that there is not, before a kernel starts"
+        if 'preset' in given and self.presets: check_choice('preset', given['preset'], self.presets)
+        if 'study' not in given or not self.studies: return
+        # of a later package; it knows a study by what a paper prints, too
+        importlib.import_module('reid_lab.recipes.study').find_study(self.read_studies(), given['study'])
 
 
 EXPERIMENTS = Registry('experiment', {}) # name of a notebook, such as `run_ring` -> `OwnNotebook`

@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import pytest
@@ -14,9 +15,17 @@ from helpers.notebooks import RECORD, notebook
 from nbformat.v4 import new_markdown_cell
 from papermill.exceptions import PapermillExecutionError
 
-from reid_lab.experiments.notebooks import experiments, find_notebook, origin_of, read_experiment, run_notebook
+from reid_lab.experiments.notebooks import (
+    check_before_run,
+    experiments,
+    find_notebook,
+    origin_of,
+    read_experiment,
+    run_notebook,
+)
 from reid_lab.experiments.own import EXPERIMENTS, OwnNotebook
 from reid_lab.experiments.run import RUN_FILE, kept_parameters
+from reid_lab.experiments.sweep import sweep
 
 
 def test_an_experiment_is_its_notebook(tmp_path):
@@ -56,6 +65,26 @@ def test_a_new_notebook_needs_no_list(tmp_path, monkeypatch, capsys):
 def registered(monkeypatch, **paths):
     "Notebooks by stem, as modules of a user register them"
     for stem, path in paths.items(): monkeypatch.setitem(EXPERIMENTS, stem, OwnNotebook(path))
+
+
+@pytest.mark.parametrize("given, says", [
+    (dict(preset="quik"), "preset='quik' .*smoke.*quick"), (dict(study="strenght"), "study='strenght' .*strength")])
+@pytest.mark.filterwarnings("ignore:experiment")
+def test_what_ones_own_notebook_does_not_know_is_refused_before_a_kernel_starts(given, says, tmp_path, monkeypatch):
+    from reid_lab.recipes.study import Study
+    studies = ModuleType("own_studies")
+    studies.STUDIES = {name: Study(name, (dict(name="a"),)) for name in ("main", "strength")}
+    monkeypatch.setitem(sys.modules, "own_studies", studies)
+    path = notebook(tmp_path/"run_ring.ipynb", parameters="preset = 'own'\nstudy = ''\nseed = 0")
+    known = OwnNotebook(path, "own_studies:STUDIES", ("smoke", "quick"))
+    monkeypatch.setitem(EXPERIMENTS, "run_ring", known)
+    monkeypatch.setattr("reid_lab.experiments.notebooks._locked_run", lambda *a: pytest.fail("it was begun"))
+    with pytest.raises(ValueError, match=says): run_notebook("ring", params=given)
+    with pytest.raises(ValueError, match=says): sweep("ring", [given], folder=tmp_path/"s")
+    check_before_run(Path(path), dict(preset="quick", study="strength"))
+    check_before_run(Path(path), dict(preset="own", study=""))      # its defaults are its own affair
+    monkeypatch.setitem(EXPERIMENTS, "run_ring", OwnNotebook(path))
+    check_before_run(Path(path), given)     # nothing is known of them
 
 
 @pytest.mark.filterwarnings("ignore:experiment")

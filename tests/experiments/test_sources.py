@@ -289,3 +289,21 @@ def test_files_are_those_of_0_3(text, files, write):
     texts = [f"{name}\n{without_comments((path.parent/f'{name}.py').read_text())}" for name in files]
     assert sorted(found.files) == files
     assert found.key == (hashlib.sha256("\0".join([own, *texts]).encode()).hexdigest()[:8] if files else own)
+
+
+def test_the_command_takes_what_the_messages_of_a_sweep_propose(write, tmp_path, monkeypatch, capsys):
+    "`--code` and `--fresh`, and the refusal of a module that there is not, in options of the command"
+    from reid_lab.cli.commands import main, parser
+    monkeypatch.chdir(tmp_path)
+    nb = str(notebook(tmp_path/"n.ipynb", "", RECORD))
+    assert main(["sweep", nb, "--code", "mine_q", "--out", str(tmp_path/"s")]) == 2
+    said = capsys.readouterr().err
+    assert "--code mine_q is no module" in said and "such as --code" in said and "code=" not in said
+    given = parser().parse_args(["sweep", nb, "--code", "mylab", "mylab/extra.py", "--fresh"])
+    assert (given.code, given.fresh) == (["mylab", "mylab/extra.py"], True)
+    write("mine_b", "X = 1\n")
+    called = []
+    monkeypatch.setattr(sweeps, "job_code", lambda job, code: called.append(code) or job_code(job, code))
+    monkeypatch.setattr(sweeps, "_run_here", lambda *a: None)
+    main(["sweep", nb, "--code", "mine_b", "--out", str(tmp_path/"s")])
+    assert called == [["mine_b"]]
