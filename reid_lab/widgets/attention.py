@@ -245,7 +245,7 @@ def weights(self:AttentionView, query:int, row:int) -> _WeighedWords: # Row of t
 def about(self:AttentionView, query:int | None, word:int) -> dict: # Row; word or -1
     "Contents of a query and one of its words, with the evidence that is there"
     if query is None: return dict(label='Heat map, no query selected', message=NO_QUERY, words=[], panels=[])
-    row, name = self.row(query), f'Heat map of query {query}'
+    row, name = self.row(query), f'Heat map of {self.scene.query_name(query)}'
     if row is None: return dict(label=f'{name}: no image', message=NO_IMAGE, words=[], panels=[])
     panels = [self.panel(query, row, side, word) for side in self._sides()]
     content = dict(panels=panels, words=[], about='each image explained by the other')
@@ -314,7 +314,7 @@ def draw(self:AttentionView) -> PaperFigure:
     now = self.content(query)
     if not now['panels']: return message_card(now['message'], self.title)
     words = [word | dict(chosen=i == self.word) for i, word in enumerate(now['words'])]
-    title = f'{self.title}: query {query}, {self.method}'
+    title = f'{self.title}: {self.scene.query_name(query)}, {self.method}'
     if 'message' in now: title += f". {now['message']}"
     return map_card([_as_drawn(self, panel) for panel in now['panels']], words, title)
 

@@ -244,7 +244,7 @@ class PairMatrix(SceneView):
 # %% ../../nbs/15_widgets/30_cameras.ipynb #f37a58e9
 @patch
 def content(self:PairMatrix, query:int | None) -> dict:
-    name = _query_name(query)
+    name = _query_name(self.scene, query)
     if self.why(): return dict(label=f'{self.title}, {name}: {self.why()}')
     own, chance = self.pairs().own
     known = own == own # else NaN
@@ -269,7 +269,7 @@ def counts(self:PairMatrix, query:int) -> tuple[int | None, list[int]]: # Row of
     return row, counts
 
 
-def _query_name(query): return 'no query selected' if query is None else f'query {query}'
+def _query_name(scene, query): return 'no query selected' if query is None else scene.query_name(query)
 
 
 def _camera(scene, query):
@@ -281,7 +281,7 @@ def _camera(scene, query):
 @patch
 def draw(self:PairMatrix) -> PaperFigure:
     query = self.selection.query
-    title = self.title if query is None else f'{self.title}, query {query}'
+    title = self.title if query is None else f'{self.title}, {self.scene.query_name(query)}'
     if self.why(): return message_card(self.why(), title, width=4.6)
     pairs = self.pairs()
     chosen = [(i, j) for i, of_query in enumerate(pairs.query) for j, of_gallery in enumerate(pairs.gallery)
@@ -453,7 +453,7 @@ def _mean_AP(before, after):
 
 @patch
 def content(self:CameraBars, query:int | None) -> dict: # type: ignore[no-redef]
-    scene, name = self.scene, _query_name(query)
+    scene, name = self.scene, _query_name(self.scene, query)
     if scene.why: return dict(label=f'{self.title}, {name}: {scene.why}')
     before, after = scene.before()['AP'], scene.found()['AP']
     text = _mean_AP(before, after)
@@ -469,7 +469,7 @@ def content(self:CameraBars, query:int | None) -> dict: # type: ignore[no-redef]
 def draw(self:CameraBars) -> PaperFigure: # type: ignore[no-redef]
     scene, query, camera = self.scene, self.selection.query, self.selection.camera
     if scene.why: return message_card(scene.why,
-                                      self.title if query is None else f'{self.title}, query {query}')
+                                      self.title if query is None else f'{self.title}, {scene.query_name(query)}')
     now, before, after = self.content(query), scene.before(), scene.found()
     names = NO_ADAPTATION, scene.method
     if scene.method == NO_ADAPTATION: names = NO_ADAPTATION, f'{scene.method} (again)'

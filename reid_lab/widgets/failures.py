@@ -240,7 +240,7 @@ def one(self:FailureBrowser, query:int) -> dict: # Row
 def content(self:FailureBrowser, query:int | None) -> dict:
     self.measure()
     if self.trouble:
-        label = 'Failures' if query is None else f'Failures of query {query}'
+        label = 'Failures' if query is None else f'Failures of {self.scene.query_name(query)}'
         return dict(label=f'{label}: nothing was measured', message=self.trouble, marks={})
     summary = f'{int(self.frame.failed.sum())} of {len(self.frame)} queries fail'
     if self.lost: summary = f'{summary}; {self.lost}'
@@ -249,10 +249,10 @@ def content(self:FailureBrowser, query:int | None) -> dict:
     if query is None: return content | dict(label=f'Failures: {summary}, no query selected')
     if query not in self._place:
         message = f'Query {query} has no right image in the gallery, so that it can neither fail nor succeed.'
-        return content | dict(label=f'Failures: query {query}, not counted', message=message)
+        return content | dict(label=f'Failures: {self.scene.query_name(query)}, not counted', message=message)
     one = self.one(query)
     holding = ', '.join(reason['name'] for reason in one['reasons'] if reason['holds']) or 'none'
-    label = f"Failures: query {query}, first right image at rank {one['first']}, reasons: {holding}"
+    label = f"Failures: {self.scene.query_name(query)}, first right image at rank {one['first']}, reasons: {holding}"
     if self.scene.why_none: label = f'{label}; {self.scene.why_none}'
     return content | dict(label=label, one=one)
 
@@ -323,6 +323,11 @@ def receive(self:FailureBrowser, message:dict) -> None: # As for a `View`, or `m
     except (ValueError, TypeError, LookupError, OSError) as e: self.show_message(str(e))
 
 # %% ../../nbs/15_widgets/45_failures.ipynb #f932aff4
+def _head(view, query):
+    "File, person and camera of a query"
+    return f"{view.scene.q_thumb.name(query) or f'query {query}'} · {view.in_words('q', query)}"
+
+
 def _drawn(view, query):
     "A row of `failure_card`"
     scene, one = view.scene, view.one(query)
@@ -330,7 +335,7 @@ def _drawn(view, query):
     else: shown = dict(text=scene.q.caption[query])
     holding = [reason for reason in one['reasons'] if reason['holds']]
     reasons = [(_reason_line(reason), reason['verdict'] == 'more often') for reason in holding]
-    return dict(head=f"query {query} · {view.in_words('q', query)}", reasons=reasons,
+    return dict(head=_head(view, query), reasons=reasons,
                 mark=one['note']['mark'],
                 query=shown, said=f"first right image at rank {one['first']} · AP {one['AP']:.0f} %",
                 right=_pixels(scene, one['right']['row']), wrong=_pixels(scene, one['wrong']['row']),
@@ -354,7 +359,7 @@ def draw(self:FailureBrowser, most:int=4) -> PaperFigure: # Rows
     "The selected query and those that follow it"
     self.measure()
     query = self.selection.query
-    at = '' if query is None else f', query {query}'
+    at = '' if query is None else f', {self.scene.query_name(query)}'
     if self.trouble: return message_card(self.trouble, f'{self.title}{at}')
     now, queries = self.content(query), self.rows()['query'].astype(int).tolist()
     filters = SHOW[self.show]

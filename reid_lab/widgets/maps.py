@@ -196,7 +196,8 @@ def content(self:FeatureMap, query:int | None) -> dict:
     at, place = None, self._at['query'][query]
     if place >= 0: at = dict(x=float(self.frame.x[place]), y=float(self.frame.y[place]))
     else: text += '; the query is not on the map'
-    return dict(label=f'Map of {points}: query {query}, {text}', summary=f'{points} · {text}', near=near,
+    name = self.scene.query_name(query)
+    return dict(label=f'Map of {points}: {name}, {text}', summary=f'{points} · {text}', near=near,
                 at=at)
 
 # %% ../../nbs/15_widgets/25_maps.ipynb #74531931

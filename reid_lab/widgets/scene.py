@@ -195,6 +195,16 @@ def names(self:Scene, side:str, row:int) -> dict[str, str]: # `side` is 'q' or '
     known = getattr(self, side).columns
     return {name: str(known[name][row]) for name in ('pid_name', 'cam_name') if name in known}
 
+
+@patch
+def query_name(self:Scene, query:int) -> str: # Row
+    "What captions call a query: its file; else its number, with person and camera where they are known"
+    if name := self.q_thumb.name(query): return name
+    cam, names = self.cams('q', query), self.names('q', query)
+    known = [] if self.q.pid[query] == -1 else [f"id {names.get('pid_name', self.q.pid[query])}"]
+    if cam is not None: known.append(f"cam {names.get('cam_name', cam)}")
+    return f"query {query} ({' · '.join(known)})" if known else f'query {query}'
+
 # %% ../../nbs/15_widgets/20_scene.ipynb #7989fffe
 class SceneView(View):
     "A view of a scene"
@@ -252,7 +262,7 @@ class RankedList(SceneView):
         text = scene.caption(query)
         thumb = scene.q_thumb(query) if text is None else None
         return dict(row=query, pid=int(scene.q.pid[query]), cam=scene.cams('q', query), text=text,
-                    thumb=thumb, **scene.names('q', query))
+                    thumb=thumb, name=scene.query_name(query), **scene.names('q', query))
 
     def results(self, query:int) -> list[dict]: # Row -> best first
         "The first `depth` results"
@@ -269,7 +279,7 @@ class RankedList(SceneView):
         for item in items: item['thumb'] = self.scene.g_thumb(item['row'])
         text = summary(items)
         content = dict(query=self.query(query), items=items, summary=text,
-                       label=f'Ranked list of query {query}: {text}')
+                       label=f'Ranked list of {self.scene.query_name(query)}: {text}')
         if not items: content['message'] = no_result(self.scene.junk)
         return content
 
@@ -311,7 +321,7 @@ def draw(self:RankedList) -> PaperFigure:
     head = dict(note=self.in_words('q', query), name=scene.q_thumb.name(query))
     if scene.q.caption is None: head['image'] = scene.q_thumb.image(query)
     else: head['text'] = scene.caption(query)
-    title = f'{self.title}: query {query} of {len(scene.q)}, {summary(items)}'
+    title = f'{self.title}: {scene.query_name(query)} of {len(scene.q)} queries, {summary(items)}'
     results = [_as_drawn(self, item) for item in _page_of(self, items)]
     words = CardWords(title, '' if items else no_result(scene.junk))
     return list_card(head, results, words, per_line=max(4, min(10, self.k)))

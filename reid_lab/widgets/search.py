@@ -93,11 +93,12 @@ class SearchPage(SceneView):
 
     def fixed(self) -> dict:
         captions = self.scene.q.caption or []
+        names = {} if captions else {i: self.scene.query_name(i) for i in range(min(len(self.scene.q), 2000))}
         best = None if self.chance is None else dict(
             best=[round(float(score), 4) for score in self.chance.best], source=self.chance.source)
         limit = None if self.threshold is None else float(self.threshold.value)
         return dict(pairs=self.marks.fixed('SearchPage'), n_query=len(self.scene.q),
-                    reads=self.reads(), captions=dict(enumerate(captions[:2000])),
+                    reads=self.reads(), captions=dict(enumerate(captions[:2000])), names=names,
                     caveats=self.caveats(), chance=best, threshold=limit)
 
     def caveats(self) -> list[str]: # Two lines at most
@@ -201,7 +202,7 @@ def _subject(self:SearchPage, query):
     "What is asked, for headings"
     text = self.question.strip()
     if text: return repr(text)
-    return 'nothing asked' if query is None else f'query {query}'
+    return 'nothing asked' if query is None else self.scene.query_name(query)
 
 
 @patch
@@ -241,12 +242,12 @@ def content(self:SearchPage, query:int | None) -> dict:
     self._add_pairs(content.get('items', []), query)
     if text or query is None: return content | dict(query_text=text)
     if _is_combined(scene.q):
-        text = scene.q.caption[query] if scene.q.caption is not None else f'query {query}'
+        text = scene.q.caption[query] if scene.q.caption is not None else scene.query_name(query)
         return content | dict(query_text=text, crop=scene.q_thumb(query), query_name=scene.q_thumb.name(query))
     if scene.q.caption is not None: return content | dict(query_text=scene.q.caption[query])
     known = scene.q.pid[query] != -1
     name = self.in_words('q', query) if known else scene.q_thumb.name(query) or 'id unknown'
-    return content | dict(query_text=f'query {query}', crop=scene.q_thumb(query), query_name=name)
+    return content | dict(query_text=scene.query_name(query), crop=scene.q_thumb(query), query_name=name)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #f737f51c
 @patch
@@ -329,7 +330,7 @@ def draw(self:SearchPage) -> PaperFigure:
     if 'message' in found: return message_card(found['message'], f"{self.title}, {found['what']}")
     if not found['items']: return message_card(found['remarks'], f"{self.title}, {found['what']}")
     results = [self._as_drawn(item) for item in found['items']]
-    title = self.title if self.question.strip() else f'{self.title} (query {query})'
+    title = self.title if self.question.strip() else f'{self.title} ({self.scene.query_name(query)})'
     verdict = _verdict(results[0]['score'], found['present'], self.threshold)
     notes = [*filter(None, [found['by_chance']]), *self.caveats()]
     words = CardWords(f'{title}: {verdict}', notes=notes)

@@ -217,8 +217,9 @@ def effects(self:WordLab, query:int) -> dict | None: # Row -> None where no imag
 # %% ../../nbs/15_widgets/35_words.ipynb #d04d534b
 @patch
 def content(self:WordLab, query:int | None) -> dict:
-    scene, name = self.scene, f'Words of query {query}'
+    scene = self.scene
     if query is None: return dict(label='Words of a caption, no query selected', message=NO_QUERY, words=[])
+    name = f'Words of {scene.query_name(query)}'
     if scene.q.caption is None: return dict(label=f'{name}: an image', message=NO_WORDS, words=[])
     text = scene.q.caption[query]
     gone = self.selection.words if query == self.selection.query else ()
@@ -254,6 +255,6 @@ def draw(self:WordLab) -> PaperFigure:
     "The words and what they add"
     now = self.content(self.selection.query)
     if now.get('message') and not now['words']: return message_card(now['message'], self.title)
-    title = f"{self.title}: query {now['row']}"
+    title = f"{self.title}: {self.scene.query_name(now['row'])}"
     if now['own']: title += ', typed'
     return word_card(now['words'], title, now.get('summary') or now['message'])

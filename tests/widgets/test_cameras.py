@@ -65,7 +65,7 @@ def test_an_unknown_camera_is_none_of_the_cameras():
     assert board.selection.cameras == [0, 1, 2, 3]
     assert [c["cam"] for c in bars.fixed()["cams"]] == [0, 1, 2, 3]
     assert bars.fixed()["status"].startswith("4 cameras and 4 queries of unknown ones")
-    assert bars.content(5)["query"]["cam"] is None and "query 5 of an unknown camera" in bars.content(5)["label"]
+    assert bars.content(5)["query"]["cam"] is None and "5.jpg of an unknown camera" in bars.content(5)["label"]
     for query in range(10):
         row, near = pairs.content(query)["row"], pairs.near()[query]
         cams = bars.scene.g.cam[near]

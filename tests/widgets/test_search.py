@@ -9,7 +9,8 @@ from reid_lab.analysis.search import ask, find, image_notes, with_chance
 from reid_lab.models.zoo import create_model
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.retrieval.shards import Shards, write_shards
-from reid_lab.widgets.scene import Scene
+from reid_lab.widgets.failures import FailureBrowser, _drawn
+from reid_lab.widgets.scene import RankedList, Scene
 from reid_lab.widgets.search import SearchPage, answer_page, images_of
 from reid_lab.world.plan import Group
 from reid_lab.world.world import World
@@ -24,9 +25,24 @@ def test_a_search_page_says_what_it_cannot_do():
     page.receive(dict(ui=dict(question="a man")))
     assert "No model was given" in page.content(1)["message"] and "no answer" in repr(page)
     scene.selection.query = 5
-    assert page.question == "" and "query 5" in repr(page)
+    assert page.question == "" and "5.jpg" in repr(page)
     pairs = SearchPage(scene, threshold=Threshold(.1, .1, .1, 9, 9, "fmr"))
     assert "threshold is one for pairs" in pairs.content(1)["message"]
+
+
+def test_captions_of_pictures_name_the_file_or_the_person():
+    scene = make_scene(query=1)
+    assert scene.query_name(1) == "1.jpg"
+    nameless = Scene(Embeddings(scene.q.emb, scene.q.pid, scene.q.cam), scene.g)
+    assert nameless.query_name(1) == f"query 1 (id {scene.q.pid[1]} · cam {scene.q.cam[1]})"
+    assert Scene(Embeddings(scene.q.emb, [-1]*20), scene.g).query_name(1) == "query 1"
+    files = [f"gate/{i}.jpg" for i in range(len(scene.q))]
+    named = Scene(scene.q, scene.g, q_images=files, query=1)
+    views = (RankedList(named), SearchPage(named), FailureBrowser(named))
+    assert all("1.jpg" in view.content(1)["label"] and "query 1" not in view.content(1)["label"] for view in views)
+    assert SearchPage(named).fixed()["names"][2] == SearchPage(named).content(2)["query_text"] == "2.jpg"
+    assert RankedList(named).content(1)["query"]["name"] == "1.jpg"
+    assert _drawn(FailureBrowser(named), 1)["head"].startswith("1.jpg · id ")
 
 
 def test_a_page_names_the_model_and_places_a_sentence(tmp_path):

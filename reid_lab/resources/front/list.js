@@ -64,8 +64,8 @@ function render({ model, el }) {
   const query = (q) => {
     const labels = [q.pid < 0 ? "identity unknown" : `id ${q.pid_name ?? q.pid}`, q.cam === null ? null : `cam ${q.cam_name ?? q.cam}`].filter((x) => x !== null);
     return h("figure", { class: `rl-query ${q.text === null ? "" : "rl-text"}` },
-      q.text === null ? picture(q.thumb, `query ${q.row}, ${labels.join(", ")}`) : h("blockquote", {}, q.text),
-      h("figcaption", {}, labels.join(" · ")));
+      q.text === null ? picture(q.thumb, [q.name, ...labels].join(", ")) : h("blockquote", {}, q.text),
+      h("figcaption", { title: q.name }, q.pid < 0 && q.cam === null && q.text === null ? q.name : labels.join(" · ")));
   };
 
   return card(model, el, "list", ({ head, body, foot, root }, changed) => {

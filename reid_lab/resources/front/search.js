@@ -43,7 +43,7 @@ function render({ model, el }) {
   // A page that cannot embed a sentence has no field that looks as if it could.
   const OTHERS = 'reid_lab search FEATURES "what the person looks like" --html page.html';
   const held = (fixed, chosen) => {
-    const text = (q) => fixed.captions[q] ?? `query ${q}`;
+    const text = (q) => fixed.captions[q] ?? fixed.names[q] ?? `query ${q}`;
     if (fixed.queries.length === 1) return h("span", { class: "rl-ask" }, text(fixed.queries[0]));
     return h("select", { class: "rl-ask", "aria-label": "question", onchange: (event) => select(model, { query: Number(event.target.value) }) },
       chosen === null ? h("option", { selected: true, disabled: true }, `${fixed.queries.length} questions`) : null,
