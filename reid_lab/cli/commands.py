@@ -69,6 +69,7 @@ from ..core.stopping import StoppedTraining
 def _run(a):
     "`reid_lab run`"
     from reid_lab.experiments.terminal import Display
+    if a.plan: return _plan(a)
     execution = execution_of(a)
     _say_plumbing(a)
     try:
@@ -92,6 +93,22 @@ def _report_stopped(a, stopped):
     print(f'{a.name}: {stopped}. What is done is saved; this goes on with it:', f'  {shlex.join(map(str, words))}',
           sep='\n', file=sys.stderr)
     return stopped.code
+
+
+def _plan(a):
+    "`reid_lab run --plan`"
+    from reid_lab.experiments.notebooks import find_notebook
+    from reid_lab.experiments.params import notebook_params
+    from reid_lab.recipes.names import check_names
+    source = find_notebook(a.name)
+    p, experiment = notebook_params(source, _given(a)), source.stem.removeprefix('run_')
+    if p is not None: check_names(experiment, p)
+    from reid_lab.recipes.price import price_lines, price_run, priced_experiment
+    from reid_lab.training.step_price import GPUS, find_gpu
+    cards = [find_gpu(name) for name in a.gpu.split(',')] if a.gpu else tuple(GPUS)
+    price = price_run(priced_experiment(experiment), p, execution_of(a) or p.execution)
+    for line in price_lines(price, cards, a.share): print(line)
+    return 0
 
 
 def _say_plumbing(a):
@@ -233,6 +250,10 @@ def _add_runs(command):
                        'the same parameters is continued')
     run.add_argument('--threads', type=PROCESSES, help='threads of the kernel')
     run.add_argument('--timeout', type=SECONDS, help='seconds a cell may take')
+    run.add_argument('--plan', action='store_true',
+                     help='print what the trainings need (memory, hours on a GPU), and do not start the run')
+    run.add_argument('--gpu', metavar='NAME,...', help='of --plan: cards such as a100 or 4090 (default: six of them)')
+    run.add_argument('--share', type=float, default=.3, help='of --plan: share of the peak of a card (default: 0.3)')
     sweep.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine')
     sweep.add_argument('--seeds', type=SEED, nargs='+',
                        help='default: those of --grid seed=... or -p seed=..., else 0')

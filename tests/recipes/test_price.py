@@ -1,0 +1,107 @@
+"""`run --plan`: the length of each training, what a step takes, and switches that were tried first."""
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from torch.profiler import ProfilerActivity, profile
+
+from reid_lab.cli.commands import main
+from reid_lab.recipes import price as module
+from reid_lab.recipes.camel_settings import Config
+from reid_lab.recipes.preflight import PLANS
+from reid_lab.recipes.price import LADDER, camel_job, opening_lines, price_lines, price_run, propose, reid_job
+from reid_lab.recipes.reid import ReidTrain
+from reid_lab.training.options import Execution
+from reid_lab.training.step_price import GPUS, Gpu, price_step, train_steps
+
+pytestmark = pytest.mark.usefixtures("no_user_settings")
+ASKED = dict(preset="smoke", study="main", dataset="world", data_root="", source="world", source_root="", model="",
+             weights="none", methods=[], seeds=1, device="")
+
+
+def priced(name, execution=Execution(), **changes):
+    own = {} if name in ("camel", "cfan", "dart3") else dict(dataset="")
+    return price_run(name, SimpleNamespace(**{**ASKED, **own, **changes}), execution)
+
+
+def measured(job):
+    "Bytes at the peak of what torch's CPU allocator gave out in two real steps"
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen: train_steps(job, {})
+    events = seen.profiler.kineto_results.events()
+    now = peak = 0
+    for _, size in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+        now += size
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("job", [reid_job(ReidTrain(batch_size=32), 60), camel_job(Config(preset="smoke"))],
+                         ids=["bot_tiny", "camel_tiny"])
+def test_memory_of_recipes_is_what_torch_allocates(job):
+    "Strategy, optimiser and losses with it; six models: benchmarks/step_memory.py"
+    assert .85 < price_step(job).memory/measured(job) < 1.15
+
+
+METHODS = dict(camel=["base", "camel"], cfam=["cfam"], cfan=["cfan"], dart3=[], dmg=["bot", "dmg"])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_training_has_a_price_and_the_images_of_the_plan(name):
+    own = dict(methods=METHODS[name])
+    price = priced(name, **own)
+    if name in ("cfam", "dmg"): own["dataset"] = ""
+    plan = PLANS[name](SimpleNamespace(**{**ASKED, **own}))
+    assert not price.unpriced and len(price.trainings) == sum(part.images > 0 for part in plan.parts)
+    seen = sum(training.images for training in price.trainings)
+    assert seen == plan.images == sum(part.images for part in plan.parts)
+    assert all(training.steps*training.step.images == training.images for training in price.trainings)
+    assert {training.step.device for training in price.trainings} == {"cpu"}
+
+
+def test_processes_share_a_batch_and_switches_are_priced():
+    one, two = priced("dart3"), priced("dart3", Execution(processes=2))
+    assert two.dearest.step.images*2 == one.dearest.step.images and two.dearest.steps == one.dearest.steps
+    assert two.hours(GPUS["t4"]) < .6*one.hours(GPUS["t4"])
+    assert priced("dart3", Execution(speed="bf16")).hours(GPUS["t4"]) is None
+    assert "take fp16" in "\n".join(price_lines(priced("dart3", Execution(speed="bf16")), ["t4"]))
+
+
+def test_proposals_were_tried(monkeypatch):
+    "Each is priced; what a strategy refuses, or does not divide the batch, is not proposed"
+    seen = []
+    def noted(job, switches, device):
+        seen.append(switches)
+        return price_step(job, switches, device)
+    monkeypatch.setattr(module, "price_step", noted)
+    training = priced("dmg", methods=["dmg"]).dearest
+    seen.clear()
+    tried = propose(training, Gpu("none", 0, 1., 1., 1., "made up"), {})
+    assert [proposal.switches for proposal in tried] == [x for x in seen if x in [p.switches for p in tried]]
+    refused = {"accumulate", "checkpointing", "gradcache"}
+    assert tried and not refused & {name for switches in seen for name in switches}
+    assert {next(iter(extra)) for extra in LADDER} >= refused
+
+
+def test_what_fits_is_said_with_the_switches_that_make_it_fit():
+    price = priced("dart3")
+    step = price.dearest.step
+    small = replace(price.trainings[0], step=replace(step, device="cpu", memory=20*2**30))
+    lines = "\n".join(price_lines(replace(price, trainings=(small,)), ["t4", "a100"]))
+    assert "T4" in lines and "does not fit (20.0 GiB" in lines and "fits T4 with --speed fp16" in lines
+
+
+def test_a_run_opens_with_its_price_and_none_is_stopped_by_it():
+    assert opening_lines("dart3", SimpleNamespace(**ASKED)) == []
+    wrong = SimpleNamespace(**{**ASKED, "preset": "full", "study": "no such"})
+    assert "is not known: ValueError" in opening_lines("dart3", wrong)[0]
+
+
+def test_the_command_line(capsys):
+    assert main(["run", "dart3", "--plan", "--preset", "smoke", "--gpu", "a100", "--share", ".5"]) == 0
+    said = capsys.readouterr().out
+    assert "price of run_dart3 at preset smoke" in said and "50% of the peak" in said and said.count("SXM") == 1
+    for words, says in ((["--gpu", "a10"], "Did you mean 'a100'"), (["--share", "30"], "at most 1")):
+        assert main(["run", "dart3", "--plan", "--preset", "smoke", *words]) != 0
+        assert says in capsys.readouterr().err
+    assert main(["run", "attention_maps", "--plan"]) != 0
+    assert "Leave --plan out" in capsys.readouterr().err
