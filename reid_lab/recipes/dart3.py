@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'PAPER', 'STUDIES', 'BIAS', 'SOURCES', 'SCORES', 'Method', 'Evaluation', 'as_in_paper', 'applies',
-           'applicable', 'score_method', 'score_settings', 'over_cameras', 'source_settings', 'trained_on', 'run_study',
-           'stored_row', 'of_paper', 'printed_tables']
+           'applicable', 'score_method', 'score_settings', 'over_cameras', 'trained_source', 'source_title',
+           'source_settings', 'trained_on', 'run_study', 'stored_row', 'of_paper', 'printed_tables']
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #261d2b47
 import json
@@ -31,13 +31,23 @@ from ..datasets.protocols.cameras import Case, case_seeds
 from ..models.frozen import named_tower
 from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
-from .reid import reid_key, reid_settings, train_reid
+from .reid import ReidTrain, reid_key, reid_settings, train_reid
 from .study import Axes, Study, grid, joined, label, options_of
 from ..results.rows import Setting
 from ..results.tables import to_csv
 from ..retrieval.cameras import camera_nmi
 from ..retrieval.embeddings import Embeddings, embed_images
-from ..training.folder import Trained, claim, digest, load_trained
+from reid_lab.training.folder import (
+    DONE,
+    TRAINING,
+    WEIGHTS,
+    Trained,
+    check_registered,
+    claim,
+    digest,
+    load_trained,
+    read_record,
+)
 from ..training.options import Execution
 from ..training.settings import SETTINGS, refuse_changed_code
 from ..tta.base import ImageStream, NoAdapt, influential
@@ -275,13 +285,44 @@ def over_cameras(frame:pd.DataFrame, # From `score_settings`; other columns than
     return frame.groupby(list(by), sort=False)[[*metrics, 'n_query']].apply(of_run).reset_index()
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #6c11079b
+def trained_source(model:str, # Parameter `model` of an experiment
+    ) -> Path | None:
+    "The trained folder that is named in the place of a model, and whose weights are used as they are"
+    folder = Path(model).expanduser() if model else None
+    return folder if folder and (folder/TRAINING).is_file() else None
+
+
+def _settings_of_folder(folder, device):
+    "Fields of `ReidTrain` that take the model of a trained folder, without a step"
+    if not (folder/DONE).is_file():
+        raise FileNotFoundError(f"model={str(folder)!r}: its training is not finished; repeat the call that began it")
+    key = read_record(folder/TRAINING, 'model', 'model_kw')
+    check_registered(key['model'], folder, read_record(folder/DONE).get('modules', ()))
+    arguments = {'n_ids': 1, **key['model_kw']}     # models that learn without labels have no people
+    kw = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in arguments.items()
+               if name not in ('weights', 'pretrained'))
+    resample = {'test_resample': key['test_resample']} if 'test_resample' in key else {}
+    return dict(model=key['model'], model_kw=kw, weights=str(folder/WEIGHTS), steps=0, device=device or 'cpu', **resample)
+
+
+def source_title(model:str, # Parameter `model` of an experiment
+    s:ReidTrain, # Settings of its source
+    ) -> str:
+    "What rows and lines call a source model: its name, a trained folder by its own"
+    folder = trained_source(model)
+    return f'{s.model} of {folder.name}' if folder else model or s.model
+
+
 def source_settings(preset:str='quick', # Key of `REID_PRESETS`
-    model:str='', # Image model, or a control with its tower such as `frozen:ViT-B-16`; empty: the preset's
+    model:str='', # Image model, a control such as `frozen:ViT-B-16`, or a trained folder; empty: the preset's
     weights:str='', # Where it starts: `world`, `none`, a local file or folder; empty: the preset's
     device:str='', # Empty: the preset's
     check:bool=True, # Raise if there is nothing to start from
     ) -> dict: # Fields of `ReidTrain` to change
     "The source model of a study from the parameters of an experiment"
+    if folder := trained_source(model):
+        if weights: raise ValueError(f"model={model!r} is a trained folder and has weights; leave weights={weights!r} out")
+        return _settings_of_folder(folder, device)
     name, tower = named_tower(model) if model else ('', {})
     train = {k: v for k, v in dict(model=name, weights=weights, device=device).items() if v}
     s = reid_settings(preset, **train)

@@ -169,6 +169,12 @@ def _n_ids(table):
     return int(rows.frame.pid.nunique())
 
 
+def _arguments(table, s):
+    "Arguments of a model; its people are those of the table, unless it was trained on others"
+    own = dict(s.model_kw)
+    return own if 'n_ids' in own else dict(own, n_ids=_n_ids(table))
+
+
 def reid_key(table:ReidTable, # Its `train` rows are trained on
     s:ReidTrain, # Settings
     seed:int=0, # Of everything drawn
@@ -178,7 +184,7 @@ def reid_key(table:ReidTable, # Its `train` rows are trained on
     "What decides the weights of a training: settings, model with its identities, seed, images"
     if not MODELS[s.model].trains: return control_key(s, seed)
     settings = dict(without_later(replace(s, added_losses=()), 'added_losses', 'layer_decay', 'lora'),
-                    model_kw=dict(s.model_kw, n_ids=_n_ids(table)), weights=Path(s.start).name,
+                    model_kw=_arguments(table, s), weights=Path(s.start).name,
                     **start_key(s.start, s.model), **loss_facts(s.added_losses))
     if scheme.facts: settings['scheme'] = dict(scheme.facts)
     return training_key(settings, seed, table.where(split='train'), execution=execution)
@@ -189,7 +195,7 @@ def new_model(table:ReidTable, # Its `train` rows tell the number of identities
     ) -> nn.Module: # Module
     "The untrained model of some settings"
     if not MODELS[s.model].trains: return create_model(s.model, **dict(s.model_kw, weights=s.start))
-    model = create_model(s.model, n_ids=_n_ids(table), **dict(s.model_kw, weights=s.start))
+    model = create_model(s.model, **dict(_arguments(table, s), weights=s.start))
     model.resample = check_choice('test_resample', s.test_resample, RESAMPLING)
     return add_losses(model, s.added_losses)
 

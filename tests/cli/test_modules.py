@@ -215,3 +215,64 @@ def test_a_repository_does_not_hide_its_package_from_the_folder_above(place):
               "sys.meta_path.append(Late)\nsys.path.pop()\nsys.path.remove('')\n")
     loads = "from reid_lab.core.plugins import load_module\nprint(load_module('mylab').folder)"
     assert place.script(code + finder + loads) == [str(place.folder)]
+
+
+SEEING = """
+import os
+from pathlib import Path
+
+import torch.distributed as dist
+
+class Seeing(BoT):
+    "Notes which process of which group trains it"
+    def forward(self, batch):
+        (Path(os.environ["SEEN"])/f"{dist.get_backend()} {dist.get_rank()} of {dist.get_world_size()}").touch()
+        return super().forward(batch)
+"""
+OWN_RUN = """
+from reid_lab.experiments.params import Params
+from reid_lab.recipes.reid import train_reid
+from reid_lab.training.options import Execution
+from reid_lab.world.world import World
+
+class P(Params):
+    folder: str
+    execution: Execution
+
+p = P.from_notebook(globals())
+people = World("smoke", task="reid").table()
+train_reid(people, "smoke", folder=p.folder, quiet=True, steps=2, model="ring_tiny", execution=p.execution)
+"""
+TRAINS = """
+import sys
+
+from reid_lab.core.plugins import load_variable
+from reid_lab.recipes.reid import train_reid
+from reid_lab.training.options import Execution
+from reid_lab.world.world import World
+
+load_variable()
+people = World("smoke", task="reid").table()
+train_reid(people, "smoke", folder=sys.argv[1], quiet=True, steps=2, model="ring_tiny", execution=Execution(processes=2))
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("how", ["with", "variable"])
+def test_two_processes_that_share_a_training_have_it(place, how):
+    "`--with` of a run that starts them, and REID_LAB_WITH where torchrun did: gloo on the CPU"
+    place.write("mylab/towers.py", TOWERS.replace("BoT(Res", "Seeing(Res").replace("\ndef ", SEEING + "\n\ndef ", 1))
+    seen, folder = place.folder/"seen", place.folder/"trained"
+    seen.mkdir()
+    if how == "with":
+        place.write("own.ipynb", notebook(("folder = ''\nexecution = ''", "parameters"), (OWN_RUN,)))
+        done = place.command("--with", "mylab", "run", "own.ipynb", "-p", f"folder={folder}", "--processes", "2",
+                             "--out", "run", SEEN=str(seen))
+    else:
+        program = place.write("train.py", TRAINS)
+        done = place.python("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, folder,
+                            REID_LAB_WITH="mylab", SEEN=str(seen))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in seen.iterdir()} == {"gloo 0 of 2", "gloo 1 of 2"}
+    about = json.loads((folder/"done.json").read_text())
+    assert about["modules"] == ["mylab"] and (about["steps"], about["images"]) == (2, 32)
