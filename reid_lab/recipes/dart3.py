@@ -302,7 +302,8 @@ def _settings_of_folder(folder, device):
     kw = tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in arguments.items()
                if name not in ('weights', 'pretrained'))
     resample = {'test_resample': key['test_resample']} if 'test_resample' in key else {}
-    return dict(model=key['model'], model_kw=kw, weights=str(folder/WEIGHTS), steps=0, device=device or 'cpu', **resample)
+    start = dict(weights=str(folder/WEIGHTS), steps=0)
+    return dict(model=key['model'], model_kw=kw, device=device or 'cpu', **start, **resample)
 
 
 def source_title(model:str, # Parameter `model` of an experiment
@@ -321,7 +322,8 @@ def source_settings(preset:str='quick', # Key of `REID_PRESETS`
     ) -> dict: # Fields of `ReidTrain` to change
     "The source model of a study from the parameters of an experiment"
     if folder := trained_source(model):
-        if weights: raise ValueError(f"model={model!r} is a trained folder and has weights; leave weights={weights!r} out")
+        if weights:
+            raise ValueError(f"model={model!r} is a trained folder and has weights; leave weights={weights!r} out")
         return _settings_of_folder(folder, device)
     name, tower = named_tower(model) if model else ('', {})
     train = {k: v for k, v in dict(model=name, weights=weights, device=device).items() if v}

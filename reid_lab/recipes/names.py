@@ -234,8 +234,10 @@ def check_model_name(experiment:str, # Name of an experiment
     ) -> None:
     "Refuse a model that the experiment does not train; of `frozen:TOWER` the tower is looked at later"
     names = models_of(experiment)
-    kind = getattr(p, 'model', '').partition(':')[0] if names else ''
-    if kind: check_choice('model', kind, names, OWN_MODELS)
+    model = getattr(p, 'model', '') if names else ''
+    # reid_lab.training.folder.TRAINING, which would import torch
+    if experiment == 'dart3' and model and (Path(model).expanduser()/'training.json').is_file(): return
+    if model: check_choice('model', model.partition(':')[0], names, OWN_MODELS)
 
 
 TOWER_HINT = ('Towers of other programs are frozen:NAME, torchvision:NAME or hf:FOLDER; the folder of a training will '

@@ -366,7 +366,9 @@ def _cfan(p):
 def _dart3(p):
     study = _study(p, dart3.STUDIES, REID_PRESETS, 'dart3')
     check_choice('scene', p.scene, SCENES)
-    check_model(p.model, models_of('dart3'))
+    if dart3.trained_source(p.model):
+        if p.models: raise ValueError(f"model={p.model!r} is a trained folder; leave models={p.models!r} out")
+    else: check_model(p.model, models_of('dart3'))
     protocol = study.protocol or 'camera'
     check_camera_dataset(p.dataset, p.data_root, p.seen, protocol, p.preset)
     check_places(p, ('models',))

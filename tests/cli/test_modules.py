@@ -253,7 +253,8 @@ from reid_lab.world.world import World
 
 load_variable()
 people = World("smoke", task="reid").table()
-train_reid(people, "smoke", folder=sys.argv[1], quiet=True, steps=2, model="ring_tiny", execution=Execution(processes=2))
+train_reid(people, "smoke", folder=sys.argv[1], quiet=True, steps=2, model="ring_tiny",
+           execution=Execution(processes=2))
 """
 
 

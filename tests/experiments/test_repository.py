@@ -88,12 +88,24 @@ class Environment:
         return done.stdout + done.stderr
 
 
+def write_crops(folder):
+    "Four images of two people"
+    folder.mkdir()
+    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (4, 64, 32, 3), dtype=np.uint8)):
+        Image.fromarray(pixels).save(folder/f"{i//2:04d}_c{i % 2 + 1}_{i}.png")
+
+
+def install(place, name):
+    "As its author does it, without network"
+    place.run("-m", "pip", "install", "-q", "-e", name, "--no-deps", "--no-build-isolation",
+              "--disable-pip-version-check")
+
+
 @pytest.mark.whole
 def test_installed_it_trains_adapts_and_embeds(tmp_path):
     new_repository(tmp_path/"ringlab")
     place = Environment(tmp_path)
-    place.run("-m", "pip", "install", "-q", "-e", "ringlab", "--no-deps", "--no-build-isolation",
-              "--disable-pip-version-check")
+    install(place, "ringlab")
     listed = place.run("-m", "reid_lab", "list", "models")
     assert "plug-ins ringlab 0.1.0 (ringlab)" in listed and "; from ringlab" in listed
     assert "how strong it has to be" in place.run("-m", "reid_lab", "list", "experiments", "ringlab")
@@ -108,10 +120,30 @@ def test_installed_it_trains_adapts_and_embeds(tmp_path):
     assert {row["extra"]["model"] for row in rows} == {"ringlab_tiny"}
     assert json.loads((tmp_path/"run"/"models"/"seed-0"/"done.json").read_text())["modules"] == ["ringlab"]
 
-    (tmp_path/"crops").mkdir()
-    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (4, 64, 32, 3), dtype=np.uint8)):
-        Image.fromarray(pixels).save(tmp_path/"crops"/f"{i//2:04d}_c{i % 2 + 1}_{i}.png")
+    write_crops(tmp_path/"crops")
     embed = ("-m", "reid_lab", "embed", "crops", "--model", "run", "--out", "f.npz")
     refused = place.run(*embed, "--without-plugins", code=2)
     assert "'ringlab_tiny', which is not registered here" in refused and "--with ringlab" in refused
     assert "features: f.npz" in place.run(*embed)
+
+
+@pytest.mark.whole
+def test_installed_the_example_is_swept_and_what_it_trained_embeds_and_adapts(tmp_path):
+    new_repository(tmp_path/"grouped", "cluster_contrast")
+    place = Environment(tmp_path)
+    install(place, "grouped")
+    place.run("-m", "reid_lab", "sweep", "grouped", "-p", "preset=smoke", "-p", "seeds=1", "--seeds", "0", "1",
+              "--jobs", "2", "--out", "swept")
+    runs = [json.loads(path.read_text()) for path in sorted((tmp_path/"swept").glob("*/metrics.json"))]
+    assert sorted(row["seed"] for run in runs for row in run["rows"]) == [0, 0, 0, 1, 1, 1]
+    assert {row["extra"]["start"] for run in runs for row in run["rows"]} == {"world"} and len(runs) == 2
+    model = next((tmp_path/"swept").glob("*/models/removed-0"))
+    assert json.loads((model/"done.json").read_text())["modules"] == ["grouped"]
+
+    write_crops(tmp_path/"crops")
+    assert "features: f.npz" in place.run("-m", "reid_lab", "embed", "crops", "--model", model, "--out", "f.npz")
+    adapt = ("-m", "reid_lab", "run", "dart3", "--preset", "smoke", "-p", "methods=Norm", "--out", "adapted", "-p")
+    assert "--with grouped" in place.run(*adapt, f"model={model}", "--without-plugins", code=2)
+    place.run(*adapt, f"model={model}")
+    row, = json.loads((tmp_path/"adapted"/"metrics.json").read_text())["rows"]
+    assert row["extra"]["model"] == "grouped_tiny of removed-0" and row["images_seen"] == 0

@@ -3,6 +3,7 @@ import importlib
 import json
 import linecache
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -455,3 +456,23 @@ def test_cameras_are_told_in_their_own_network_only():
         with torch.no_grad():
             for s in (stream, ev.known(8) if c.same else stream):
                 assert torch.allclose(s.features(np.arange(4)), s.raw_features()[:4], atol=1e-5)
+
+
+def test_a_trained_folder_is_a_source_as_it_is(tmp_path):
+    from reid_lab.recipes.names import check_model_name
+    people = World("smoke", seed=3, task="reid").table()
+    done = train_reid(people, "smoke", folder=tmp_path/"mine", quiet=True, steps=1)
+    source = D.source_settings("smoke", str(tmp_path/"mine"))
+    again = D.trained_on(SimpleNamespace(train=people), "smoke", **source)
+    there, here = done.model.state_dict(), again.model.state_dict()
+    assert again.images == 0 and all(torch.equal(there[name], here[name]) for name in there)
+    settings = D.reid_settings("smoke", **source)
+    assert D.source_title(str(tmp_path/"mine"), settings) == "bot_tiny of mine"
+    assert D.source_title("", settings) == "bot_tiny" and D.trained_source("bot_tiny") is None
+    check_model_name("dart3", SimpleNamespace(model=str(tmp_path/"mine")))
+    with pytest.raises(ValueError, match="not known"):
+        check_model_name("dmg", SimpleNamespace(model=str(tmp_path/"mine")))
+    with pytest.raises(ValueError, match="leave weights='world' out"):
+        D.source_settings("smoke", str(tmp_path/"mine"), "world")
+    (tmp_path/"mine"/"done.json").unlink()
+    with pytest.raises(FileNotFoundError, match="not finished"): D.source_settings("smoke", str(tmp_path/"mine"))
