@@ -5,6 +5,7 @@ import open_clip
 import pytest
 import timm
 import torch
+from helpers.large_towers import FAMILIES, SIZES, tower_name
 
 from reid_lab.core.weight_files import load_weights, save_weights
 from reid_lab.losses.basics import terms
@@ -15,7 +16,6 @@ from reid_lab.training.layers import parameter_layers, rate_factors
 from reid_lab.training.learner import param_groups
 from reid_lab.training.lora import adapted, lora_targets, merged_state
 from reid_lab.training.speedups import tuned
-from tests.helpers.large_towers import FAMILIES, SIZES, tower_name
 
 HAS_PEFT = importlib.util.find_spec("peft") is not None
 NEEDS_PEFT = pytest.mark.skipif(not HAS_PEFT, reason="peft, the extra lora, is not installed")
