@@ -73,8 +73,8 @@ def new_repository(folder:Path | str, # New, or empty
         raise FileExistsError(f"{str(folder)!r} is not empty; name a new folder")
     written = []
     for place, text in files.items():
-        place, text = re.sub('^package/', f'{name}/', place).replace(_NAME, name), text.replace(_NAME, name)
-        path = folder/place
+        within = re.sub('^package/', f'{name}/', place.replace(_NAME, name))     # a name may hold that of the template
+        path, text = folder/within, text.replace(_NAME, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_notebook(text) if path.suffix == '.ipynb' else text, encoding='utf-8')
         written.append(path)

@@ -30,6 +30,12 @@ def test_it_is_small_and_has_the_name_of_its_folder(tmp_path):
     assert sum(len(path.read_text().splitlines()) for path in template.rglob("*.txt")) <= 150
 
 
+def test_a_name_may_begin_with_that_of_the_template(tmp_path):
+    written = new_repository(tmp_path/"mylab2")
+    assert tmp_path/"mylab2"/"mylab2"/"__init__.py" in written
+    assert all("mylab22" not in path.as_posix() + path.read_text(encoding="utf-8") for path in written)
+
+
 def code_lines(files):
     "Lines of modules, of the notebook's code and of the test, empty ones left out"
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix == ".py"]
