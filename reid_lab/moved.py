@@ -229,6 +229,8 @@ class OldModules(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__.partition('.')[2]
         if old in MOVED: module.__getattr__ = forward(old)
+        if old in ALSO_FUNCTIONS:
+            module.__doc__ = f'The function `reid_lab.{ALSO_FUNCTIONS[old]}.{old}`, and the names of an old module'
 
 
 def install() -> None:

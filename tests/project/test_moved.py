@@ -102,6 +102,7 @@ assert list(rl.cluster([[0., 0.], [5., 5.]], 2, seed=0)) in ([0, 1], [1, 0])
 warnings.simplefilter("ignore")
 from reid_lab.cluster import read_backend       # from here on the attribute of the package is the old module
 assert type(rl.cluster).__name__ == "AlsoFunction" and read_backend("loky")
+assert "retrieval.cameras.cluster" in rl.cluster.__doc__
 assert list(rl.cluster([[0., 0.], [5., 5.]], 2, seed=0)) in ([0, 1], [1, 0])
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -230,7 +230,7 @@ def test_an_interrupted_run_goes_on(data, tmp_path, monkeypatch):
     config = Config("camel", "smoke", train=(("steps", 12),))
     whole = pretrain(config, data, tmp_path / "a", quiet=True)
     real = checkpoints.Checkpoint
-    monkeypatch.setattr(fit, "Checkpoint", lambda folder, every: real(folder, 3))
+    monkeypatch.setattr(fit, "Checkpoint", lambda folder, every, **options: real(folder, 3, **options))
 
     class Stop(Callback):
         def after_step(self, learn):
