@@ -222,7 +222,7 @@ FAULTS = [
         "--junk auto leaves out what can be judged", "--junk none nothing", "--key cam=NAME"),
     bad("command: metrics without the column of a rule", "no clothes, `--junk cam,clothes`",
         lambda tmp: refused("metrics", *_features(tmp), "--junk", "cam,clothes"), "q.npz has no column 'clothes'",
-        "It has pid, cam", "--junk none"),
+        "It has cam, pid", "--junk none"),
     bad("command: half a rule of junk", "`--junk cam=3`",
         lambda tmp: refused("metrics", *_features(tmp), "--junk", "cam=3"), "is no pair", "such as cam=3:2"),
     bad("command: two rules of junk", "`--junk none --same-camera drop`",

@@ -128,7 +128,7 @@ class Margin(trainings.Net):
 
 def _fit(folder, model=None, loader=None, steps=3, **how):
     "A training with a state at every step"
-    often = lambda folder, every: Checkpoint(folder, 1)
+    often = lambda folder, every, **options: Checkpoint(folder, 1, **options)
     with mock.patch.object(fitting, "Checkpoint", often):
         return fit(model or trainings.Net(), loader or trainings.Blobs(), steps, folder/"t", dict(lr=.1), lr=.1,
                    quiet=True, device="cpu", **how)

@@ -152,7 +152,7 @@ def _prepare_again(folder):
     "All states are damaged: what comes before the first step is done again too"
     done = []
     def run():
-        often = lambda folder, every: Checkpoint(folder, 1)
+        often = lambda folder, every, **options: Checkpoint(folder, 1, **options)
         with mock.patch.object(fitting, "Checkpoint", often), warned() as said:
             ends = Ends(prepare=lambda m: done.append(1))
             fit(Net(), Blobs(), 3, folder/"t", {}, ends=ends, quiet=True, device="cpu")
