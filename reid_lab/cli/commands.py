@@ -32,6 +32,7 @@ from reid_lab.cli.options import (
     SEED,
     add_cache,
     add_run_options,
+    check_used,
     execution_of,
     with_links,
 )
@@ -70,6 +71,8 @@ def _run(a):
     "`reid_lab run`"
     from reid_lab.experiments.terminal import Display
     if a.plan: return _plan(a)
+    check_used(a, ('gpu', 'share'), 'is of --plan, which prints what a run costs; add --plan, or leave it out '
+                                    '(-p device=cuda chooses where a run computes)')
     execution = execution_of(a)
     _say_plumbing(a)
     try:
@@ -85,13 +88,20 @@ def _run(a):
     print(result_places(done, time.time() - a.began))
     return 0
 
+
+_SHORT = 60 # seconds, of a limit
+
+
 def _report_stopped(a, stopped):
     "Say that what was trained is saved, and the command that goes on"
     from reid_lab.experiments.terminal import near_path
     words = ['reid_lab', *a.words]
     if stopped.folder and not a.out: words += ['--out', near_path(stopped.folder)]
-    print(f'{a.name}: {stopped}. What is done is saved; this goes on with it:', f'  {shlex.join(map(str, words))}',
-          sep='\n', file=sys.stderr)
+    hours = execution_of(a).max_hours
+    is_short = hours is not None and 3600*hours < _SHORT    # the same limit again could stop it before its first step
+    change = ', with more --max-hours than these' if is_short else ''
+    print(f'{a.name}: {stopped}. What is done is saved; this goes on with it{change}:',
+          f'  {shlex.join(map(str, words))}', sep='\n', file=sys.stderr)
     return stopped.code
 
 
@@ -107,7 +117,7 @@ def _plan(a):
     from reid_lab.training.step_price import GPUS, find_gpu
     cards = [find_gpu(name) for name in a.gpu.split(',')] if a.gpu else tuple(GPUS)
     price = price_run(priced_experiment(experiment), p, execution_of(a) or p.execution)
-    for line in price_lines(price, cards, a.share): print(line)
+    for line in price_lines(price, cards, .3 if a.share is None else a.share): print(line)
     return 0
 
 
@@ -253,7 +263,7 @@ def _add_runs(command):
     run.add_argument('--plan', action='store_true',
                      help='print what the trainings need (memory, hours on a GPU), and do not start the run')
     run.add_argument('--gpu', metavar='NAME,...', help='of --plan: cards such as a100 or 4090 (default: six of them)')
-    run.add_argument('--share', type=float, default=.3, help='of --plan: share of the peak of a card (default: 0.3)')
+    run.add_argument('--share', type=float, help='of --plan: share of the peak of a card (default: 0.3)')
     sweep.add_argument('--grid', nargs='+', metavar='NAME=V1,V2', help='values to combine')
     sweep.add_argument('--seeds', type=SEED, nargs='+',
                        help='default: those of --grid seed=... or -p seed=..., else 0')

@@ -41,14 +41,16 @@ def _list(a):
 
 def _given(a):
     "Entry and files of `check` and `run`"
+    from reid_lab.core.basics import dataset_root
     from reid_lab.recipes.reproduce import Given
     from reid_lab.results.reproductions import reproduction
     if not a.name:
         raise ValueError(f'reproduce {a.action} needs the name of an entry; `reid_lab reproduce list` shows them')
     entry = reproduction(a.name)
+    if a.data is None: a.data = dataset_root()
     for option in ('weights', 'data'):
         if getattr(a, option) is None:
-            what = 'the released file' if option == 'weights' else f'the folder of {entry.dataset}'
+            what = 'the released file' if option == 'weights' else f'the folder of {entry.dataset} (or REID_LAB_DATA)'
             raise ValueError(f'reproduce {a.action} needs --{option}, {what}')
     return entry, Given(a.weights, a.data, a.tokenizer, a.prefix)
 
@@ -64,6 +66,14 @@ def _check(a):
         print(json_line(dict(name=entry.name, ready=ready.ok, **findings)))
     else: print(ready.text())
     return 0 if ready.ok else 1
+
+
+def _use_of(contribution):
+    "Whether a row may stand among those of others"
+    from reid_lab.results.contributed import check_contribution
+    try: check_contribution(contribution, 'it')
+    except ValueError as e: return f'`reid_lab results merge` does not take it, since {e}'
+    return '`reid_lab results merge` takes it'
 
 
 def _run(a):
@@ -83,7 +93,7 @@ def _run(a):
     if a.json: print(json_line(dict(name=entry.name, verdict=done.verdict, metrics=done.scored.metrics, file=str(out))))
     else:
         print(done.text())
-        print(f'row         {near_path(out)}; `reid_lab results merge` takes it')
+        print(f'row         {near_path(out)}; {_use_of(done.contribution)}')
     return 0
 
 

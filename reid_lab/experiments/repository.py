@@ -14,8 +14,11 @@ from importlib import resources
 from pathlib import Path
 
 from ..core.basics import check_choice
+from .notebooks import notebooks
+from ..models.zoo import MODELS
 
 # %% ../../nbs/13_experiments/70_repository.ipynb #924d6c6b
+_PLAIN = re.compile('[a-z][a-z0-9]*(_[a-z0-9]+)*') # a name that Python imports and pip installs
 _NAME = 'mylab'     # in the template, also in names of files
 EXAMPLES = dict( # what `new_repository` can write in place of the template
     cluster_contrast='training without labels, on clusters of the features')
@@ -27,6 +30,12 @@ def package_name(folder:Path | str, # Of a repository, which need not exist
     name = Path(folder).expanduser().resolve().name.replace('-', '_').lower()
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{str(folder)!r}: {name!r} is no name of a Python package; name the folder such as mylab")
+    if not _PLAIN.fullmatch(name):
+        raise ValueError(f"{str(folder)!r}: a package that pip installs has a name of letters a to z, digits and "
+                         "underscores between them; name the folder such as mylab")
+    if f'run_{name}' in notebooks() or f'{name}_tiny' in MODELS:
+        raise ValueError(f"{str(folder)!r}: reid_lab has an experiment or a model of the name {name!r}; "
+                         "name the folder otherwise, such as mylab")
     found = importlib.util.find_spec(name)
     if found is not None and found.origin:
         raise ValueError(f"{str(folder)!r}: Python has a module {name!r} already; name the folder otherwise")

@@ -298,15 +298,15 @@ def _time(hours):
     "Hours in words"
     if hours >= 48: return f'{hours:,.0f} hours ({hours/24:,.0f} days)'
     if hours >= 1: return f'{hours:.1f} hours'
-    return f'{60*hours:.1f} minutes' if hours >= 1/60 else f'{3600*hours:.1f} seconds'
+    return f'{60*hours:.1f} minutes' if hours >= 1/60 else 'under a minute'
 
 
 def _table(price):
     "A line for each training"
     width = max(len(training.name) for training in price.trainings)
-    head = f"  {'training':{width}}  parameters  batch  memory/step  TFLOP/step      steps        images"
+    head = f"  {'training':{width}}  parameters  batch  memory/step  GFLOP/step      steps        images"
     lines = [f'  {training.name:{width}}  {training.step.parameters/1e6:8.2f} M  {training.step.images:5}  '
-             f'{_size(training.step.memory):>11}  {training.step.flops/1e12:10.3f}  {training.steps:9,}  '
+             f'{_size(training.step.memory):>11}  {training.step.flops/1e9:10,.1f}  {training.steps:9,}  '
              f'{training.images:12,}' for training in price.trainings]
     return [head, *lines]
 
@@ -315,7 +315,7 @@ def _card_line(price, gpu, share):
     "How long on a card, and whether it fits"
     hours, step = price.hours(gpu, share), price.dearest.step
     fits = 'fits' if step.fits(gpu) else f'does not fit ({_size(step.memory)} and room around it)'
-    if hours is None: return f'  {gpu.title:16} {fits}; it has no units for {price.precision}, take fp16'
+    if hours is None: return f'  {gpu.title:16} has no units for {price.precision}, take fp16; its memory {fits}'
     return f'  {gpu.title:16} {_time(hours)}; {fits}'
 
 
@@ -341,7 +341,7 @@ def price_lines(price:RunPrice, # From `price_run`
     if not price.trainings:
         why = [f'  {text}' for text in price.unpriced] or ['  nothing is trained']
         return [f'price of {name}:', *why]
-    step, execution = price.dearest.step, price.execution.as_text() or 'no options'
+    step, execution = price.dearest.step, price.execution.as_text() or 'no --speed'
     kind = 'estimated for a GPU' if step.device == 'cuda' else 'on a CPU'
     lines = [f'price of {name} ({execution}), memory {kind}:', *_table(price)]
     lines += [f'  not priced: {text}' for text in price.unpriced]

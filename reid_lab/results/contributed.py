@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,15 @@ _AGAIN = 'let `reid_lab reproduce run` write it again'
 _LARGEST = 2**20 # bytes of a file
 _SUM = re.compile('[0-9a-f]{64}')
 _TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00')
+_METRIC = re.compile('R[1-9][0-9]*|mAP|mINP|mSD|RSum')
+
+
+def _is_time(text):
+    "Whether a text is a time, as `reid_lab reproduce run` writes it"
+    if not _TIME.fullmatch(text): return False
+    try: datetime.fromisoformat(text)
+    except ValueError: return False
+    return True
 
 
 def _check_fields(record, source):
@@ -44,7 +54,7 @@ def _check_fields(record, source):
         if not isinstance(record[field], kind):
             raise ValueError(f'{source}: {field} is a {type(record[field]).__name__}, expected a {kind.__name__}')
     if record['form'] != FORM: raise ValueError(f"{source}: form is {record['form']!r}, expected {FORM!r}")
-    if not _TIME.fullmatch(record['time']):
+    if not _is_time(record['time']):
         raise ValueError(f"{source}: time={record['time']!r} is no UTC time such as 2026-11-27T12:00:00+00:00")
 
 
@@ -52,6 +62,7 @@ def _check_metrics(metrics, source):
     "Refuse scores that are no percentages"
     if not metrics: raise ValueError(f'{source}: metrics are empty')
     for name, value in metrics.items():
+        if not _METRIC.fullmatch(name): raise ValueError(f'{source}: {name!r} is no metric such as R1, mAP or mINP')
         most = 300 if name == 'RSum' else 100 # a sum of three
         is_score = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
         if not is_score: raise ValueError(f'{source}: {name}={value!r} is no percentage')
@@ -64,6 +75,16 @@ def _check_sums(record, source):
     for field, value in sums.items():
         if not isinstance(value, str) or not _SUM.fullmatch(value):
             raise ValueError(f'{source}: {field}={value!r} is no SHA-256 sum (64 digits and letters a to f)')
+
+
+def _check_file(record, source):
+    "Refuse what does not say which file was opened, and how much of it was taken"
+    file, size = record['weights'].get('file'), record['weights'].get('bytes')
+    if not isinstance(file, str) or not file: raise ValueError(f'{source}: weights.file={file!r} is no name of a file')
+    whole = {'weights.bytes': size, **{f'taken.{what}': record['taken'].get(what) for what in ('matched', 'total')}}
+    for field, value in whole.items():
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0: continue
+        raise ValueError(f'{source}: {field}={value!r} is no whole number above 0; {_AGAIN}')
 
 
 def _check_texts(record, source):
@@ -94,6 +115,7 @@ def check_contribution(record:dict, # What a file holds
     _check_fields(record, source)
     _check_metrics(record['metrics'], source)
     _check_sums(record, source)
+    _check_file(record, source)
     _check_texts(record, source)
     _check_counts(record, source)
     entry = reproduction(record['name'])
@@ -118,7 +140,7 @@ def read_contribution(path:Path | str, # A file of `reid_lab reproduce run`
     if path.stat().st_size > _LARGEST:
         raise ValueError(f'{path.name} has more than {_LARGEST:,} bytes; it is no contribution')
     try: record = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError: raise ValueError(f'{path.name} is no JSON; {_AGAIN}') from None
+    except (ValueError, RecursionError): raise ValueError(f'{path.name} is no JSON; {_AGAIN}') from None
     return check_contribution(record, path.name)
 
 # %% ../../nbs/04_results/80_contributed.ipynb #00eeb899

@@ -66,11 +66,20 @@ GPUS = dict(
 _ALSO = {'3090': 'rtx3090', '4090': 'rtx4090'}
 
 
-def find_gpu(name:str, # Key of `GPUS`, in any spelling: `A100`, `3090`, `RTX 4090`
+def _plain_card(name):
+    "Letters and numbers of a name, without its maker"
+    letters = ''.join(letter for letter in name.lower() if letter.isalnum())
+    for maker in ('nvidia', 'geforce', 'tesla'): letters = letters.removeprefix(maker)
+    return letters
+
+
+def find_gpu(name:str, # Key or title of `GPUS`, in any spelling: `A100`, `3090`, `RTX 4090`, `Tesla T4`
     ) -> str: # Key of `GPUS`
     "The card of a name"
-    plain = ''.join(letter for letter in name.lower() if letter.isalnum())
-    return check_choice('gpu', _ALSO.get(plain, plain), GPUS)
+    plain = _plain_card(name)
+    titles = {_plain_card(gpu.title): key for key, gpu in GPUS.items()}
+    key = _ALSO.get(plain) or titles.get(plain, plain)
+    return key if key in GPUS else check_choice('gpu', name, GPUS)
 
 # %% ../../nbs/08_training/55_step_price.ipynb #591eed4e
 def blank(*shape:int, # Of the tensor

@@ -254,6 +254,7 @@ def test_a_run_that_stops_in_time_says_how_to_go_on(tmp_path, monkeypatch, capsy
     (folder,) = (tmp_path/"runs").iterdir()
     assert "stopped after step 3 of 9, since its hours are over. What is done is saved" in said
     assert said.strip().endswith(f"reid_lab run {nb} --max-hours 1e-6 --out runs/{folder.name}")
+    assert "with more --max-hours than these" in said
     assert json.loads((folder/"metrics.json").read_text())["status"] == "interrupted"
 
 

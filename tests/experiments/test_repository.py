@@ -69,7 +69,7 @@ def test_nothing_is_written_into_a_folder_in_use(tmp_path):
     with pytest.raises(FileExistsError, match="is not empty; name a new folder"): new_repository(tmp_path/"ring")
     with pytest.raises(FileExistsError): new_repository(tmp_path/"ring"/"notes")
     assert [path.name for path in (tmp_path/"ring").iterdir()] == ["notes"]
-    for name in ("7ring", "class", "json", "numpy"):
+    for name in ("7ring", "class", "json", "numpy", "m\u00ffring", "_ring", "ring_", "camel", "clip"):
         with pytest.raises(ValueError, match="name the folder"): new_repository(tmp_path/name)
         assert not (tmp_path/name).exists()
 

@@ -103,5 +103,8 @@ def test_the_command_line(capsys):
     for words, says in ((["--gpu", "a10"], "Did you mean 'a100'"), (["--share", "30"], "at most 1")):
         assert main(["run", "dart3", "--plan", "--preset", "smoke", *words]) != 0
         assert says in capsys.readouterr().err
+    for words in (["--gpu", "t4"], ["--share", ".5"]):      # no plan is asked for, and no run begins
+        assert main(["run", "dart3", "--preset", "smoke", *words]) != 0
+        assert f"{words[0]} is of --plan" in capsys.readouterr().err
     assert main(["run", "attention_maps", "--plan"]) != 0
     assert "Leave --plan out" in capsys.readouterr().err

@@ -346,6 +346,13 @@ def test_wrong_calls(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_the_folder_of_the_datasets_may_be_set(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("REID_LAB_DATA", str(tmp_path))
+    assert main(["reproduce", "check", "bot-market1501", "--weights", "none.pth"]) != 0
+    said = "".join(capsys.readouterr())
+    assert "needs --data" not in said and "none.pth" in said and str(tmp_path) in said
+
+
 def test_what_is_known_is_listed(capsys):
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().out

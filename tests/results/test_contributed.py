@@ -27,7 +27,7 @@ def row(**changes):
     sent = dict(form=FORM, name=bot.name, time="2026-11-27T12:00:00+00:00", commit="0123456789", dataset="market1501",
                 split="test", protocol=asdict(bot.protocol), arguments=dict(size=[256, 128]),
                 metrics=dict(R1=94.5, mAP=85.9), test_set=SIDES, taken=dict(matched=323, total=324),
-                weights=dict(file="m.pth", sha256="a"*64), lists=dict(query="b"*64, gallery="c"*64),
+                weights=dict(file="m.pth", bytes=9, sha256="a"*64), lists=dict(query="b"*64, gallery="c"*64),
                 environment=dict(reid_lab="0.3.0", gpu="invented"), notes=[])
     return sent | changes
 
@@ -39,7 +39,11 @@ def sent(folder, name, **changes):
 
 @pytest.mark.parametrize("changes, message", [
     (dict(form="other"), "form is 'other'"), (dict(name="bot-market"), "Did you mean"),
-    (dict(time="today"), "no UTC time"),
+    (dict(time="today"), "no UTC time"), (dict(time="9999-99-99T99:99:99+00:00"), "no UTC time"),
+    (dict(metrics=dict(foo=50.)), "'foo' is no metric such as R1"),
+    (dict(weights=dict(file=["m"], bytes=9, sha256="a"*64)), "weights.file"),
+    (dict(weights=dict(file="m.pth", bytes=-5, sha256="a"*64)), "weights.bytes=-5 is no whole number above 0"),
+    (dict(taken=dict(matched=3)), "taken.total=None is no whole number above 0"),
     (dict(dataset="msmt17"), "dataset is 'msmt17'"), (dict(split="val"), "split is 'val'"),
     (dict(protocol=dict(queries="images")), "protocol is"), (dict(arguments=dict(size=[64, 32])), "arguments is"),
     (dict(metrics={}), "metrics are empty"), (dict(metrics=dict(R1=101.)), "R1=101.0 is no percentage"),
@@ -75,7 +79,7 @@ def test_rows_are_merged_all_or_none(tmp_path):
     assert (again.added, again.known) == ([], [row()]) and store.read_bytes() == before
     later = "2026-11-28T12:00:00+00:00"
     apart = sent(tmp_path, "apart.json", time=later, metrics=dict(R1=94.5, mAP=85.7))
-    fine = sent(tmp_path, "fine.json", time=later, weights=dict(file="other.pth", sha256="d"*64),
+    fine = sent(tmp_path, "fine.json", time=later, weights=dict(file="other.pth", bytes=9, sha256="d"*64),
                 metrics=dict(R1=90., mAP=80.))
     named = "apart.json and the row of bot-market1501 of 2026-11-27.*mAP 85.7 and 85.9; nothing was added"
     with pytest.raises(ValueError, match=named):
@@ -110,3 +114,8 @@ def test_texts_of_strangers_are_escaped_on_the_page():
     text = to_markdown(table)
     assert "<b>" not in text and table.loc[0, "R1"] == "94.5 (94.5)" and table.loc[0, "verdict"] == "agrees"
     assert contributed_table([]).empty
+
+
+def test_brackets_without_end_are_no_json(tmp_path):
+    (tmp_path/"deep.json").write_text("["*200_000)
+    with pytest.raises(ValueError, match="deep.json is no JSON"): read_contribution(tmp_path/"deep.json")

@@ -5,7 +5,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from reid_lab.training.options import read_switches
-from reid_lab.training.step_price import StepJob, blank, price_step, train_steps
+from reid_lab.training.step_price import GPUS, StepJob, blank, find_gpu, price_step, train_steps
 
 
 def measured(job, switches):
@@ -83,3 +83,10 @@ def test_nothing_is_drawn_and_nothing_stays():
     price_step(JOB)
     assert torch.equal(before, torch.get_rng_state())
     assert type(torch.zeros(2)) is torch.Tensor and type(Blocks().head.weight) is nn.Parameter
+
+
+def test_cards_are_known_by_key_title_and_maker():
+    assert [find_gpu(gpu.title) for gpu in GPUS.values()] == [*GPUS]
+    spellings = ("A100", "Tesla T4", "NVIDIA T4", "3090", "NVIDIA GeForce RTX 4090")
+    assert [find_gpu(name) for name in spellings] == ["a100", "t4", "t4", "rtx3090", "rtx4090"]
+    with pytest.raises(ValueError, match="gpu='GTX 1080' is not known"): find_gpu("GTX 1080")

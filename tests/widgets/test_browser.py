@@ -415,7 +415,7 @@ def test_all_points_with_jupyter_scatter(tmp_path, capsys):
         canvas = page.locator(".jp-OutputArea-output canvas").first
         canvas.wait_for()
         said = "document.querySelector('.jp-OutputArea-output .widget-html-content').textContent"
-        page.wait_for_function(f"{said}.includes('100,000 images: query 1,')")
+        page.wait_for_function(f"{said}.includes('100,000 images: query 1 (id 1 · cam 1)')")
         page.wait_for_timeout(3000)
         box = canvas.bounding_box()
         page.mouse.move(box["x"] + box["width"]/2 - 3, box["y"] + box["height"]/2)
@@ -423,7 +423,7 @@ def test_all_points_with_jupyter_scatter(tmp_path, capsys):
         page.wait_for_timeout(500)
         page.screenshot(path=str(tmp_path/"before.png"))
         page.mouse.click(box["x"] + box["width"]/2, box["y"] + box["height"]/2)
-        page.wait_for_function(f"{said}.includes('query 7,')")
+        page.wait_for_function(f"{said}.includes('query 7 (')")
         page.wait_for_selector(".rl-list >> text=query 7")
         text = page.inner_text(".jp-OutputArea-output")
         assert text.count("onerror=") >= 2 and not page.evaluate("document.querySelector('img[src=x]')")    # the legend
