@@ -281,7 +281,7 @@ def _listed(f, source, root, name, follow_links=False, images='sample', boxes=No
     if 'path' not in f and not (has_boxes and 'frame' in f):
         raise ValueError(
             f"{source.what} has no column path, only {list(f.columns)}; "
-            "say which holds the image files with columns=dict(path=...)")
+            "say which holds the image files with columns=dict(path=...), or rename it to path")
     if 'path' in f: f['path'] = [_plain_path(v, root) if isinstance(v, str) else v for v in f.path]
     if has_boxes:
         found = manifest_boxes(f, boxes or BoxOptions(), source.line_name)

@@ -289,7 +289,12 @@ def trained_source(model:str, # Parameter `model` of an experiment
     ) -> Path | None:
     "The trained folder that is named in the place of a model, and whose weights are used as they are"
     folder = Path(model).expanduser() if model else None
-    return folder if folder and (folder/TRAINING).is_file() else None
+    if folder is None or not folder.is_dir(): return None
+    if (folder/TRAINING).is_file(): return folder
+    if model in MODELS: return None     # a folder of that name lies here by chance
+    below = next((path.parent for depth in ('*', '*/*', '*/*/*') for path in folder.glob(f'{depth}/{TRAINING}')), None)
+    remedy = f'name that of one training, such as {str(below)!r}' if below else f'one of a training holds {TRAINING}'
+    raise FileNotFoundError(f'model={model!r} is a folder and no trained one; {remedy}')
 
 
 def _settings_of_folder(folder, device):

@@ -235,9 +235,11 @@ def check_model_name(experiment:str, # Name of an experiment
     "Refuse a model that the experiment does not train; of `frozen:TOWER` the tower is looked at later"
     names = models_of(experiment)
     model = getattr(p, 'model', '') if names else ''
-    # reid_lab.training.folder.TRAINING, which would import torch
-    if experiment == 'dart3' and model and (Path(model).expanduser()/'training.json').is_file(): return
-    if model: check_choice('model', model.partition(':')[0], names, OWN_MODELS)
+    if not model: return
+    # whether a folder is a trained one is looked at where its record is read, which imports torch
+    is_folder = experiment == 'dart3' and model not in names and Path(model).expanduser().is_dir()
+    remedy = OWN_MODELS + (' A folder that was trained will do as well.' if experiment == 'dart3' else '')
+    if not is_folder: check_choice('model', model.partition(':')[0], names, remedy)
 
 
 TOWER_HINT = ('Towers of other programs are frozen:NAME, torchvision:NAME or hf:FOLDER; the folder of a training will '

@@ -474,5 +474,10 @@ def test_a_trained_folder_is_a_source_as_it_is(tmp_path):
         check_model_name("dmg", SimpleNamespace(model=str(tmp_path/"mine")))
     with pytest.raises(ValueError, match="leave weights='world' out"):
         D.source_settings("smoke", str(tmp_path/"mine"), "world")
+    with pytest.raises(FileNotFoundError, match=r"is a folder and no trained one; name that .*mine'"):
+        D.source_settings("smoke", str(tmp_path))
+    (tmp_path/"empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="one of a training holds training.json"):
+        D.source_settings("smoke", str(tmp_path/"empty"))
     (tmp_path/"mine"/"done.json").unlink()
     with pytest.raises(FileNotFoundError, match="not finished"): D.source_settings("smoke", str(tmp_path/"mine"))
