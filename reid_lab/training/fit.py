@@ -263,7 +263,7 @@ def fit(model:nn.Module, # Trained in place
             "hand the same execution to training_key and fit")
     callbacks = list(callbacks)
     check_switches(execution.switches, model, strategy, callbacks, learner.get('device', 'auto'))
-    if ends.lora: lora_targets(model)   # a model without such layers is refused before anything is written
+    if ends.lora: lora_targets(model, ends.lora)   # a model without such layers is refused before anything is written
     if epochs is not None: steps = epochs*len(loader)
     job = _Job(model, loader, steps, Path(folder) if folder else None, key, strategy, callbacks, quiet,
                records, ends, execution, learner, epochs=epochs)

@@ -43,9 +43,18 @@ def _is_head(name, layer, new_parts):
     return not layer.above or (bool(new_parts) and name.startswith(new_parts))
 
 
+def _check_below_widths(rank, shapes):
+    "Refuse a rank at which adapters hold as many numbers as a layer could use: that of its smaller side"
+    widest = max(min(shape) for shape in shapes)
+    if rank < widest: return
+    raise ValueError(f"lora={rank} is no low rank: the widest layer that is adapted has {widest}; take a number far "
+                     "below, such as lora=8, or lora=0, which trains all weights")
+
+
 def lora_targets(model:nn.Module, # Parameters that do not train have no gradient; `new_parts` train whole
+    rank:int=0, # Of the adapters; below the width of the widest layer
     ) -> Targets:
-    "The linear layers of all blocks that weights are there for"
+    "The linear layers of all blocks but those that start from random numbers by design (`new_parts`)"
     new_parts = tuple(getattr(model, 'new_parts', ()))
     layers = {name: layer for name, layer in parameter_layers(model).items()
               if model.get_parameter(name).requires_grad and not _is_head(name, layer, new_parts)}
@@ -61,6 +70,8 @@ def lora_targets(model:nn.Module, # Parameters that do not train have no gradien
     if not linear and not projections:
         raise ValueError(f"lora: {type(model).__name__} has no linear layers in repeated blocks that train; "
                          "leave lora out")
+    shapes = [model.get_parameter(name).shape for name in (*(f'{name}.weight' for name in linear), *projections)]
+    _check_below_widths(rank, shapes)
     return Targets(tuple(linear), tuple(projections))
 
 # %% ../../nbs/08_training/44_lora.ipynb #ea19f0a1
@@ -126,7 +137,7 @@ def adapted(model:nn.Module, # Changed in place; afterwards an ordinary model wi
     new_parts = tuple(getattr(model, 'new_parts', ()))
     heads = [name for name, layer in parameter_layers(model).items()
              if trained[name] and _is_head(name, layer, new_parts)]
-    targets = lora_targets(model)
+    targets = lora_targets(model, rank)
     separate = _call_linear_layers(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -108,6 +108,10 @@ def test_wrong_ranks_and_models_are_refused():
         with pytest.raises(ValueError, match="is the rank of adapters"): Ends(lora=rank)
     convolutions = create_model("bot_tiny", n_ids=4, size=(64, 32))
     with pytest.raises(ValueError, match="leave lora out"): lora_targets(convolutions)
+    transformer = create_model("transreid_tiny", n_ids=4, **dict(TINY))
+    assert lora_targets(transformer, 8) == lora_targets(transformer)
+    with pytest.raises(ValueError, match="lora=5000 is no low rank: the widest layer that is adapted has"):
+        lora_targets(transformer, 5000)
 
 
 def test_frozen_blocks_get_no_adapters():
