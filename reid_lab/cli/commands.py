@@ -97,7 +97,8 @@ def _report_stopped(a, stopped):
     from reid_lab.experiments.terminal import near_path
     words = ['reid_lab', *a.words]
     if stopped.folder and not a.out: words += ['--out', near_path(stopped.folder)]
-    hours = execution_of(a).max_hours
+    execution = execution_of(a)
+    hours = None if execution is None else execution.max_hours
     is_short = hours is not None and 3600*hours < _SHORT    # the same limit again could stop it before its first step
     change = ', with more --max-hours than these' if is_short else ''
     print(f'{a.name}: {stopped}. What is done is saved; this goes on with it{change}:',
