@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,20 @@ with start_run('demo', dict(preset=preset, seed=seed), out_dir) as run:
     run.record(dict(R1=40. + seed), dataset='world-smoke', selection='none')"""
 
 
+def leave_trace(folder, what, seed):
+    "A further line with this process's number; a reader never finds the file without its last line"
+    path = Path(folder)/f"{what}-{seed}"
+    earlier = path.read_text() if path.exists() else ""
+    new = Path(folder)/f".{what}-{seed}"
+    new.write_text(f"{earlier}{os.getpid()}\n")
+    new.replace(path)
+
+
 def slow(gain, seed, trace):
     "Leaves a trace when it begins and when it ends"
-    note = lambda what: open(f"{trace}/{what}-{seed}", "a").write(f"{os.getpid()}\n")
-    note("begun")
+    leave_trace(trace, "begun", seed)
     time.sleep(.4)
-    note("ended")
+    leave_trace(trace, "ended", seed)
     return [dict(split="val", R1=seed), dict(split="test", R1=seed + gain)]
 
 
@@ -58,10 +67,15 @@ def test_a_worker_killed_in_the_middle_loses_and_doubles_no_row(cluster, tmp_pat
     trace.mkdir()
     def kill():
         "One of the two that work, when a third point has begun"
-        while len(begun := sorted(trace.glob("begun-*"))) < 3: time.sleep(.01)
-        open_ = [p for p in begun if not (trace/p.name.replace("begun", "ended")).exists()]
-        killed.append((int(open_[-1].name.split("-")[1]), int(open_[-1].read_text().split()[-1])))
-        os.kill(killed[0][1], signal.SIGKILL)
+        working = []
+        while not working:
+            time.sleep(.01)
+            begun = sorted(trace.glob("begun-*"))
+            if len(begun) >= 3:
+                working = [p for p in begun if not (trace/p.name.replace("begun", "ended")).exists()]
+        seed, pid = working[-1].name.split("-")[1], working[-1].read_text().split()[-1]
+        killed.append((int(seed), int(pid)))
+        os.kill(int(pid), signal.SIGKILL)
     killed, killer = [], threading.Thread(target=kill)
     killer.start()
     frame = X.sweep(slow, dict(gain=[5]), seeds=range(8), folder=tmp_path/"s", backend="dask", trace=str(trace))

@@ -163,10 +163,11 @@ def start(case, folder, die_at=0):
             save(dict(done=done, moments=clock.now), folder/"done.pt")
             os._exit(0)
         finally:
-            traceback.print_exc()
+            (folder/"error.txt").write_text(traceback.format_exc())
             os._exit(1)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code in (0, DIED), f"training {case} ended with {code}"
+    error = folder/"error.txt"
+    assert code in (0, DIED), f"training {case} ended with {code}: {error.read_text() if error.exists() else ''}"
     return code == 0
 
 
