@@ -358,6 +358,12 @@ def _nothing_drawn() -> Iterator[None]:
         yield
 
 
+def _keep_forks_whole():
+    "A gradient of real numbers, which starts the threads of autograd that this machine needs: none on a CPU"
+    # if tensors without numbers came first, it would start threads, and no copy (fork) of this process could train
+    torch.ones((), requires_grad=True).backward()
+
+
 def price_step(job:StepJob, # What is trained
     switches:dict | None=None, # From `reid_lab.training.options.read_switches`
     device:str='cpu', # `cpu`, or `cuda` for an estimate
@@ -366,6 +372,7 @@ def price_step(job:StepJob, # What is trained
     from torch._subclasses.fake_tensor import FakeTensorMode  # takes seconds
     check_choice('device', device, ('cpu', 'cuda'))
     watcher = _Watcher()
+    _keep_forks_whole()
 
     def before_step(learn, number):
         "Count the operations of the second step; a GPU updates all parameters at once"

@@ -1,4 +1,9 @@
 """What a step is said to cost is what it takes: memory beside measured allocations, operations beside formulas."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -83,6 +88,30 @@ def test_nothing_is_drawn_and_nothing_stays():
     price_step(JOB)
     assert torch.equal(before, torch.get_rng_state())
     assert type(torch.zeros(2)) is torch.Tensor and type(Blocks().head.weight) is nn.Parameter
+
+
+COPY_THAT_TRAINS = """
+import os
+
+import torch
+
+from reid_lab.training.step_price import price_step
+from test_step_price import JOB
+
+price_step(JOB)
+pid = os.fork()
+if pid == 0:
+    torch.nn.Linear(3, 3)(torch.ones(2, 3)).sum().backward()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_copy_of_the_process_can_still_train():
+    "In a process of its own: only the first gradient of a process starts the threads of autograd"
+    here = dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run([sys.executable, "-c", COPY_THAT_TRAINS], env=here, capture_output=True, text=True)
+    assert done.stdout.strip() == "0", done.stderr
 
 
 def test_cards_are_known_by_key_title_and_maker():
