@@ -78,20 +78,27 @@ def agw_tiny(n_ids:int, # Training identities
 _R50 = dict(layer2={2: 512, 3: 512}, layer3={3: 1024, 4: 1024, 5: 1024}) # stage -> see `with_nonlocal`
 
 
+def _inner_of(start):
+    "Channels inside the non-local blocks of a released AGW; None without one"
+    if start is None or start.gives != 'agw': return None
+    return start.state['image.net.layer2.nl3.theta.weight'].shape[0]
+
+
 def agw_r50(n_ids:int, # Training identities
     size:tuple[int, int]=(256, 128), # Height and width of the crops
-    weights:str | Path | dict=None, # As for `bot_r50`
+    weights:str | Path | dict=None, # As for `bot_r50`, or a released AGW
     pool:str='gem', # See `TokenPool`
     metric:str='weighted', # See `BoT`
-    inner:int=None, # Channels inside the non-local blocks; None: half (paper); 1 in the released program
+    inner:int=None, # Channels inside the non-local blocks; None: as released weights have them, else half (paper)
     stem:str=None, # See `bot_r50`
     **kw, # Other arguments of `BoT`
     ) -> BoT:
     "AGW at paper size: ResNet-50 with five non-local blocks and a 2048-d test feature"
-    start = begin_r50(weights, 'agw_r50')
+    start = begin_r50(weights, 'agw_r50', 'agw')
     tower = r50_tower(size, stem, start)
-    for name, behind in _R50.items(): setattr(tower.net, name,
-                                              with_nonlocal(getattr(tower.net, name), behind, inner))
+    inner = _inner_of(start) if inner is None else inner
+    for name, behind in _R50.items():
+        setattr(tower.net, name, with_nonlocal(getattr(tower.net, name), behind, inner))
     new = [f'{p}{name}.nl' for p in ('', 'image.net.') for name in _R50]
-    own = () if start and start.gives == 'agw_r50' else (*new, 'pool.p')
+    own = () if start and start.gives in ('agw_r50', 'agw') else (*new, 'pool.p')
     return load_r50(BoT(tower, n_ids, size, pool, metric=metric, **kw), start, own)

@@ -205,15 +205,28 @@ def begin_r50(weights:str | Path | dict, # See `bot_r50`
                  dict(imagenet=published('resnet50.tv_in1k')))
 
 
+_WITHOUT_RELU = ('bot', 'agw') # layouts of programs whose stem has none
+
+
 def r50_tower(size:tuple[int, int], # Height and width of the crops
     stem:str=None, # See `bot_r50`
     start:Start=None, # From `begin_r50`
     ) -> TimmTower:
     "ResNet-50 with the stem of its weights and stride 1 in the last stage"
-    released, tower = start is not None and start.gives == 'bot', TimmTower('resnet50', size)
-    tower.net.act1 = StemReLU(stem or ('linear' if released else 'relu'))
+    tower = TimmTower('resnet50', size)
+    layout = start.layout.name if start and start.layout else ''
+    tower.net.act1 = StemReLU(stem or ('linear' if layout in _WITHOUT_RELU else 'relu'))
     keep_resolution(tower.net)
     return tower
+
+
+def _check_pool(model, start):
+    "Refuse to leave out the exponent of a power mean that weights hold"
+    if start is None or 'pool.p' not in start.state: return
+    pool = model.pool.kind if model.pool else 'own'
+    if pool == 'gem': return
+    raise ValueError(f"{start.name} holds the exponent of a power mean, and the model has pool={pool!r}; give pool='gem' "
+                     "(-p pool=gem)")
 
 
 def load_r50(model:BoT, # With a tower of `r50_tower`; changed in place
@@ -221,6 +234,7 @@ def load_r50(model:BoT, # With a tower of `r50_tower`; changed in place
     own:Sequence[str]=(), # Prefixes of names, in the model or in its tower's `net`, that such weights lack
     ) -> BoT: # `model`, with the report as `model.loaded`
     "Load the tower of a BoT or all of it"
+    _check_pool(model, start)
     net = model.image.net if start and start.gives in ('resnet50', '') else model
     own = ('pixels.', 'act1.', 'image.net.act1.', 'centers', *own)
     model.loaded = start and load_network(net, start, own=own, optional=OF_IDS)
@@ -230,7 +244,7 @@ def load_r50(model:BoT, # With a tower of `r50_tower`; changed in place
 def bot_r50(n_ids:int, # Training identities
     size:tuple[int, int]=(256, 128), # Height and width of the crops
     weights:str | Path | dict=None, # None or 'none'; 'imagenet' (downloads once); a ResNet-50 or a released BoT
-    pool:str='mean', # See `TokenPool`
+    pool:str='mean', # See `TokenPool`; weights that hold the exponent of a power mean want `gem`
     stem:str=None, # `relu` or `linear` (released program); default: as `weights` were trained, else `relu`
     **kw, # Other arguments of `BoT`
     ) -> BoT:

@@ -115,12 +115,13 @@ def arguments(state:dict, # Under our names, see `translate`
         except KeyError: return {} # tensors are missing: loading will name them
     if gives == 'bert': return dict(vocab_size=len(state['word.weight']))
     if gives == 'cfan_b16': return released_form(state)
-    if gives not in ('bot', 'transreid', 'clip_reid', 'irra'): return {}
+    if gives not in ('bot', 'agw', 'transreid', 'clip_reid', 'irra'): return {}
     def rows(*names): return next((len(state[k]) for k in names if k in state), None)
     pos = state.get('pos', state.get('visual.positional_embedding', torch.empty(0)))
     found = dict(n_ids=rows('classify.weight', 'heads.0.weight', 'prompts.learned'), cams=rows('side_embed'),
                  stride=_STRIDES.get(pos.shape[-2]) if pos.ndim > 1 else None)
     if gives == 'transreid' and 'local_branch.0.norm1.weight' not in state: found['parts'] = 0
+    if gives == 'bot' and 'pool.p' in state: found['pool'] = 'gem'
     if gives == 'irra': # which losses it was trained with, beside SDM, and how many layers read its masked words
         blocks = {k.split('.')[3] for k in state if k.startswith('irr.cross_modal_transformer.resblocks.')}
         losses = ['sdm'] + ['id']*('classify.weight' in state) + ['irr']*bool(blocks)

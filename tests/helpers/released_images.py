@@ -38,10 +38,27 @@ class ResNet(nn.Module):
             setattr(self, f"layer{i}", nn.Sequential(*blocks))
         if classes: self.fc = nn.Linear(2048, classes)
 
-    def forward(self, x):
+    def stem(self, x):
         x = self.bn1(self.conv1(x))
-        x = F.max_pool2d(F.relu(x) if self.relu else x, 3, 2, 1)
-        return self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        return F.max_pool2d(F.relu(x) if self.relu else x, 3, 2, 1)
+
+    def maps(self, x): return self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x)))))
+
+    def forward(self, x): return self.maps(x).mean((2, 3))
+
+
+def as_imagenet(img):
+    mean, std = torch.tensor([.485, .456, .406]).view(3, 1, 1), torch.tensor([.229, .224, .225]).view(3, 1, 1)
+    return (img - mean)/std
+
+
+class GeM(nn.Module):
+    "The mean of cubes at first, under the root"
+    def __init__(self):
+        super().__init__()
+        self.p = nn.Parameter(torch.ones(1)*3)
+
+    def forward(self, x): return (x.clamp(min=1e-6)**self.p).mean((2, 3))**(1/self.p)
 
 
 class ReleasedBoT(nn.Module):
@@ -50,9 +67,57 @@ class ReleasedBoT(nn.Module):
         self.base, self.bottleneck = ResNet(1, relu=False), nn.BatchNorm1d(2048)
         self.classifier = nn.Linear(2048, n_ids, bias=False)
 
+    def forward(self, img): return self.bottleneck(self.base(as_imagenet(img)))
+
+
+class EveryPosition(nn.Module):
+    "A non-local block with one channel inside, as ReID-Survey has it"
+    def __init__(self, width):
+        super().__init__()
+        self.g, self.theta, self.phi = (nn.Conv2d(width, 1, 1) for _ in range(3))
+        self.W = nn.Sequential(nn.Conv2d(1, width, 1), nn.BatchNorm2d(width))
+
+    def forward(self, x):
+        a, b, values = (f(x).flatten(1) for f in (self.theta, self.phi, self.g))
+        mean = (a[:, :, None]*b[:, None, :]*values[:, None, :]).mean(2)
+        return x + self.W(mean.view(len(x), 1, *x.shape[2:]))
+
+
+class ResNetNL(ResNet):
+    "Two blocks at the end of the second stage, three at that of the third"
+    def __init__(self):
+        super().__init__(1, relu=False)
+        self.NL_2 = nn.ModuleList([EveryPosition(512) for _ in range(2)])
+        self.NL_3 = nn.ModuleList([EveryPosition(1024) for _ in range(3)])
+
+    def maps(self, x):
+        x = self.layer1(self.stem(x))
+        for stage, extra in ((self.layer2, self.NL_2), (self.layer3, self.NL_3)):
+            for i, block in enumerate(stage):
+                x = block(x)
+                if len(stage) - i <= len(extra): x = extra[len(extra) - len(stage) + i](x)
+        return self.layer4(x)
+
+
+class ReleasedAGW(nn.Module):
+    def __init__(self, n_ids):
+        super().__init__()
+        self.base, self.global_pool, self.bottleneck = ResNetNL(), GeM(), nn.BatchNorm1d(2048)
+        self.classifier = nn.Linear(2048, n_ids, bias=False)
+
+    def forward(self, img): return self.bottleneck(self.global_pool(self.base.maps(as_imagenet(img))))
+
+
+class ReleasedOpenUnReID(nn.Module):
+    "The source networks of reid-tta, pooled by a power mean; `gem=False`: by the mean"
+    def __init__(self, n_ids, gem=True):
+        super().__init__()
+        self.backbone, self.global_pooling = ResNet(1, relu=True), GeM() if gem else nn.AdaptiveAvgPool2d(1)
+        self.head = nn.ModuleDict(dict(feat_bn=nn.BatchNorm1d(2048)))
+        self.classifier = nn.Linear(2048, n_ids, bias=False)
+
     def forward(self, img):
-        mean, std = torch.tensor([.485, .456, .406]).view(3, 1, 1), torch.tensor([.229, .224, .225]).view(3, 1, 1)
-        return self.bottleneck(self.base((img - mean)/std))
+        return self.head["feat_bn"](self.global_pooling(self.backbone.maps(as_imagenet(img))).flatten(1))
 
 
 class SelfAttention(nn.Module):

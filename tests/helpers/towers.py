@@ -31,6 +31,7 @@ def randomised(net):
         if not v.is_floating_point(): continue
         noise = torch.randn(v.shape, generator=g)
         if k.endswith("running_var"): v.copy_(1 + .2*noise.tanh())
+        elif k.endswith(".p"): v.copy_(2.5 + .2*noise.tanh())       # the exponent of a power mean
         elif v.ndim > 1: v.copy_(noise/math.sqrt(v[0].numel()))
         else: v.copy_(.1*noise + ("weight" in k))
     return net.eval()

@@ -13,7 +13,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import fastreid, irra, osnet, released_pairs
-from helpers.released_images import DEPTH, HEADS, ReleasedBoT, ReleasedCLIPReID, ReleasedPlain, ReleasedTransReID, W
+from helpers.released_images import (
+    DEPTH,
+    HEADS,
+    ReleasedAGW,
+    ReleasedBoT,
+    ReleasedCLIPReID,
+    ReleasedOpenUnReID,
+    ReleasedPlain,
+    ReleasedTransReID,
+    W,
+)
 from helpers.towers import osnet_file, randomised
 from PIL import Image
 
@@ -144,6 +154,20 @@ def bot_case(tmp, monkeypatch):
     return Case(small("bot-market1501"), tmp/"market.pth", lambda x, cam: net(x))
 
 
+def agw_case(tmp, monkeypatch):
+    net = randomised(ReleasedAGW(5))
+    torch.save(net.state_dict(), tmp/"market1501_AGW.pth")
+    return Case(small("agw-market1501"), tmp/"market1501_AGW.pth", lambda x, cam: net(x))
+
+
+def openunreid_case(tmp, monkeypatch):
+    net = randomised(ReleasedOpenUnReID(5))
+    state = {f"module.{k}": v for k, v in net.state_dict().items()}
+    torch.save(dict(state_dict=state, epoch=120, best_mAP=np.float64(.9)), tmp/"checkpoint.pth")
+    entry = replace(small("reid-tta-market1501"), sha256="")        # that of the real file
+    return Case(entry, tmp/"checkpoint.pth", lambda x, cam: net(x))
+
+
 def transreid_case(tmp, monkeypatch, jigsaw=True):
     tiny = partial(transreid.overlapping_vit, width=W, depth=DEPTH, heads=HEADS)
     monkeypatch.setattr(transreid, "overlapping_vit", tiny)
@@ -237,8 +261,8 @@ def pair_case(tmp, monkeypatch, kind):
     return Case(small(f"{kind}-{dataset}", tower=name), tmp/"checkpoint_best.pth", image, text, pairs, tmp/"bert")
 
 
-CASES = dict(bot=bot_case, transreid=transreid_case, transreid_plain=partial(transreid_case, jigsaw=False),
-             clip_reid=clip_reid_case, fastreid=fastreid_case,
+CASES = dict(bot=bot_case, agw=agw_case, openunreid=openunreid_case, transreid=transreid_case,
+             transreid_plain=partial(transreid_case, jigsaw=False), clip_reid=clip_reid_case, fastreid=fastreid_case,
              fastreid_mgn=partial(fastreid_case, family="mgn", backbone="r50_ibn"), osnet=osnet_case, irra=irra_case,
              cfan=cfan_case, aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
 

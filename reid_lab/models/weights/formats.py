@@ -526,8 +526,22 @@ _TRANSREID_PLAIN = Layout('transreid_plain', 'a released TransReID without jigsa
 _BOT = Layout('bot', 'a released BoT (its stem has no ReLU)', 'bot', fits=('bot_r50', 'agw_r50'), **_ORDER,
     pixels=_TORCHVISION.pixels,
     keys=(r'base\.conv1\.weight', r'base\.layer4\.0\.conv1\.weight', r'bottleneck\.running_mean'),
-    lacks=(r'bottleneck_1\..*',),
+    lacks=(r'bottleneck_1\..*', r'base\.NL_\d\..*', r'global_pool\..*'),
     rename=((r'^base\.', 'image.net.'), (r'^bottleneck\.', 'neck.'), (r'^classifier\.', 'classify.')))
+_BEHIND = tuple((rf'^base\.NL_{stage}\.{i}\.', f'base.layer{stage}.nl{block}.')  # non-local blocks end their stages
+                for stage, blocks in ((2, (2, 3)), (3, (3, 4, 5))) for i, block in enumerate(blocks))
+_AGW = Layout('agw', 'a released AGW (its stem has no ReLU)', 'agw', fits=('agw_r50',), **_ORDER,
+    pixels=_TORCHVISION.pixels,
+    keys=(*_BOT.keys, r'base\.NL_2\.1\.theta\.weight', r'base\.NL_3\.2\.theta\.weight', r'global_pool\.p'),
+    rename=(*_BEHIND, (r'\.(nl\d)\.W\.0\.', r'.\1.out.'), (r'\.(nl\d)\.W\.1\.', r'.\1.norm.'),
+            (r'^global_pool\.', 'pool.'), *_BOT.rename))
+_OPENUNREID = Layout('openunreid', 'a ResNet-50 of OpenUnReID (its stem has a ReLU)', 'bot',
+    fits=('bot_r50', 'agw_r50'), pixels=_TORCHVISION.pixels,
+    keys=(r'backbone\.conv1\.weight', r'backbone\.layer3\.5\.conv3\.weight', r'head\.feat_bn\.running_mean'),
+    lacks=(r'backbone\.layer3\.6\..*', r'backbone\..*\.IN\..*', r'head\.feat_reduction\..*'),
+    rename=((r'^backbone\.', 'image.net.'), (r'^global_pooling\.', 'pool.'), (r'^head\.feat_bn\.', 'neck.'),
+            (r'^classifier\.', 'classify.')),
+    note='pooled by a power mean (GeM) where the file holds its exponent, else by the mean')
 _CLIP_REID = Layout('clip_reid', 'a released CLIP-ReID (ViT)', 'clip_reid', **_HALF, fits=('clip_reid_b16',),
     keys=(r'image_encoder\.class_embedding', r'prompt_learner\.cls_ctx', r'bottleneck_proj\.weight'),
     rename=((r'^image_encoder\.', 'visual.'), (r'^text_encoder\.transformer\.', 'text.transformer.'),
@@ -619,7 +633,7 @@ _FASTREID_OTHER = Layout('fastreid_other', 'a network of FastReID of a form that
     keys=(r'backbone\..*', _HEAD_OF + r'(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
 LAYOUTS = {x.name: x for x in (_RDE, _CFAN, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
-                               _TRANSREID, _TRANSREID_PLAIN, _BOT, _FASTREID, _FASTREID_OLD,
+                               _TRANSREID, _TRANSREID_PLAIN, _BOT, _AGW, _OPENUNREID, _FASTREID, _FASTREID_OLD,
                                _FASTREID_MGN, _FASTREID_MGN_OLD, _FASTREID_OTHER, _OSNET,
                                _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN,
                                _SWIN_TIMM, _SGFORMER, _TORCHVISION)}

@@ -3,6 +3,7 @@ import argparse
 import json
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,10 @@ from helpers.released_images import (
     HEADS,
     SIZE,
     ClipVision,
+    ReleasedAGW,
     ReleasedBoT,
     ReleasedCLIPReID,
+    ReleasedOpenUnReID,
     ReleasedPlain,
     ReleasedTransReID,
     ResNet,
@@ -24,6 +27,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from reid_lab.losses.basics import terms
+from reid_lab.models.agw import agw_r50
 from reid_lab.models.backbones import CrossEncoder, TextEncoder, load_bert
 from reid_lab.models.bot import bot_r50
 from reid_lab.models.camel import MLMHead, camel_base
@@ -74,6 +78,37 @@ def test_released_bot(tmp_path, wrap):
     if wrap == "bare":
         relu = bot_r50(n_ids=5, size=SIZE, weights=path, stem="relu").eval()
         assert (relu.encode_image(IMG) - theirs).norm() > 1e-3
+
+
+def test_released_agw(tmp_path):
+    released = randomised(ReleasedAGW(n_ids=5))
+    path = saved(released, tmp_path/"market1501_AGW.pth", "bare")
+    assert identify(path).name == "agw" and identify(path).fits == ("agw_r50",)
+    model = agw_r50(n_ids=5, size=SIZE, weights=path).eval()
+    with torch.no_grad(): ours, theirs = model.encode_image(IMG), F.normalize(released(IMG), dim=1)
+    assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
+    assert model.image.net.act1.linear and explained(model.loaded, path) and not model.loaded.missing
+    assert ("base.NL_3.2.W.1.weight", "image.net.layer3.nl5.norm.weight") in model.loaded.renamed
+    assert inspect_weights(path)["arguments"] == dict(n_ids=5)
+    with pytest.raises(ValueError, match="of another shape"): agw_r50(n_ids=5, size=SIZE, inner=2, weights=path)
+    with pytest.raises(ValueError, match="holds a released AGW .*it fits agw_r50"): bot_r50(5, SIZE, weights=path)
+
+
+@pytest.mark.parametrize("gem", [True, False])
+def test_released_openunreid(tmp_path, gem):
+    released = randomised(ReleasedOpenUnReID(n_ids=5, gem=gem))
+    path = tmp_path/"checkpoint.pth"
+    state = {f"module.{k}": v for k, v in released.state_dict().items()}
+    torch.save(dict(state_dict=state, epoch=120, best_mAP=np.float64(.9)), path)
+    assert identify(path).name == "openunreid"
+    pool = "gem" if gem else "mean"
+    assert inspect_weights(path)["arguments"] == dict(dict(n_ids=5), **dict(pool="gem") if gem else {})
+    model = bot_r50(n_ids=5, size=SIZE, pool=pool, weights=path).eval()
+    with torch.no_grad(): ours, theirs = model.encode_image(IMG), F.normalize(released(IMG), dim=1)
+    assert (ours - theirs).abs().max() < 1e-5 and (theirs[0] - theirs[1]).norm() > .01
+    assert not model.image.net.act1.linear and explained(model.loaded, path) and not model.loaded.missing
+    if gem:
+        with pytest.raises(ValueError, match="give pool='gem'"): bot_r50(n_ids=5, size=SIZE, weights=path)
 
 
 def test_the_switch_of_the_stem_travels_with_the_weights(tmp_path):
