@@ -214,28 +214,32 @@ def _compiled(text):
 
 # %% ../../nbs/00_core/80_own_code.ipynb #3a1f0c52
 @dataclass(frozen=True)
-class _Read:
-    "A name that code reads at the top of a module"
-    module: str     # in which it stands: that of the code; of `losses.soft` the module `losses`
-    name: str       # there
-    value: object   # what it stands for now
-    written: str    # as the code has it, behind the module of the code: `own.losses.soft`
+class _LoadedName:
+    "A global name that code loads, and what it stands for"
+    module: str         # whose global it is: that of the code; of `losses.soft` the module `losses`
+    name: str           # there
+    value: object       # what it stands for now
+    dotted: str         # as the code has it, behind the module of the code: `own.losses.soft`
 
 
-def _read_by(code, scope, module):
-    "What a code object reads from a module, followed through modules: `losses.soft` is the function"
-    read = None
-    for one in dis.get_instructions(code):
-        inside = read.value if read else None
-        goes_on = isinstance(inside, ModuleType) and one.opname in ('LOAD_ATTR', 'LOAD_METHOD')
-        if goes_on and hasattr(inside, one.argval):
-            read = _Read(inside.__name__, one.argval, getattr(inside, one.argval), f'{read.written}.{one.argval}')
+_LOADS_GLOBAL = ('LOAD_GLOBAL', 'LOAD_NAME')            # opcodes; the second in the body of a class or module
+_LOADS_ATTRIBUTE = ('LOAD_ATTR', 'LOAD_METHOD')
+
+
+def _loaded_names(code, scope, module):
+    "Global names that a code object loads; an attribute of a module counts in its place: `soft` of `losses.soft`"
+    loaded = None       # by the instructions so far, while attributes may follow
+    for instruction in dis.get_instructions(code):
+        opcode, name = instruction.opname, instruction.argval
+        owner = loaded.value if loaded else None
+        if isinstance(owner, ModuleType) and opcode in _LOADS_ATTRIBUTE and hasattr(owner, name):
+            loaded = _LoadedName(owner.__name__, name, getattr(owner, name), f'{loaded.dotted}.{name}')
             continue
-        if read: yield read
-        read = None
-        is_special = str(one.argval).startswith('__')     # `__name__`, in the body of a class
-        if one.opname in ('LOAD_GLOBAL', 'LOAD_NAME') and one.argval in scope and not is_special:
-            read = _Read(module, one.argval, scope[one.argval], f'{module}.{one.argval}')
+        if loaded: yield loaded
+        loaded = None
+        is_dunder = str(name).startswith('__')          # `__name__`, in the body of a class
+        if opcode in _LOADS_GLOBAL and name in scope and not is_dunder:
+            loaded = _LoadedName(module, name, scope[name], f'{module}.{name}')
 
 
 _CHANGING = object()
@@ -248,16 +252,16 @@ def _scope_of(x):
     return vars(sys.modules[x.__module__]) if x.__module__ in sys.modules else {}
 
 
-def _read_outside(x):
-    "What a class or function reads outside itself, in its body, decorators, defaults and bases, and by closing over it"
+def _names_from_outside(x):
+    "Names that a class or function loads in its body, decorators, defaults and bases, and those that it closes over"
     found, changing = {}, set()
 
     def add(code, scope, module):
-        "Add what a code object and those inside it read"
+        "Add the names that a code object and those inside it load, and note the globals that they assign"
         for inner in codes_in(code):
-            found.update((read.written, read) for read in _read_by(inner, scope, module))
-            changing.update(f'{module}.{one.argval}' for one in dis.get_instructions(inner)
-                            if one.opname == 'STORE_GLOBAL')
+            found.update((loaded.dotted, loaded) for loaded in _loaded_names(inner, scope, module))
+            changing.update(f'{module}.{instruction.argval}' for instruction in dis.get_instructions(inner)
+                            if instruction.opname == 'STORE_GLOBAL')
 
     is_lambda = getattr(x, '__name__', '') == '<lambda>'    # whose line is more than it
     if not is_lambda and (whole := _compiled(source_of(x))): add(whole, _scope_of(x), x.__module__)
@@ -266,10 +270,10 @@ def _read_outside(x):
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             try: value = cell.cell_contents
             except ValueError: continue     # not assigned yet
-            written = f'{function.__module__}.{name}'
-            found[written] = _Read('', name, value, written)
-    # the value of what a function changes is that of the moment
-    return [replace(read, value=_CHANGING) if written in changing else read for written, read in found.items()]
+            dotted = f'{function.__module__}.{name}'
+            found[dotted] = _LoadedName('', name, value, dotted)
+    # the value of a global that a function assigns is that of the moment
+    return [replace(loaded, value=_CHANGING) if dotted in changing else loaded for dotted, loaded in found.items()]
 
 
 def _constant_sum(value):
@@ -309,26 +313,32 @@ def _code_in(value):
     return found
 
 # %% ../../nbs/00_core/80_own_code.ipynb #3a1f0c53
-def _root_of(node):
-    "The name at the left end of `TABLE['a'].b`"
+def _leftmost_name(node):
+    "The name that an expression such as `TABLE['a'].b` begins with"
     while isinstance(node, (ast.Attribute, ast.Subscript)): node = node.value
     return getattr(node, 'id', '')
 
 
-def _sets(node, name):
+def _is_method_call(node):
+    "Whether a statement is a call such as `TABLE.update(a=f)`"
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    return is_call and isinstance(node.value.func, ast.Attribute)
+
+
+def _assigns_or_mutates(node, name):
     "Whether a statement gives a name its value, or changes it: `TABLE = {}`, `TABLE['a'] = f`, `TABLE.update(a=f)`"
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        return _root_of(node.value.func) == name
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)): return False
-    if isinstance(getattr(node, 'ctx', None), (ast.Store, ast.Del)) and _root_of(node) == name: return True
-    return any(_sets(inner, name) for inner in ast.iter_child_nodes(node))
+    if _is_method_call(node): return _leftmost_name(node.value.func) == name
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)): return False    # another scope
+    is_target = isinstance(getattr(node, 'ctx', None), (ast.Store, ast.Del))
+    if is_target and _leftmost_name(node) == name: return True
+    return any(_assigns_or_mutates(child, name) for child in ast.iter_child_nodes(node))
 
 
-def _statements(body, name):
-    "The statements at the top of a file that set a name; of an `if` those inside it, as a program often stands in one"
+def _defining_statements(body, name):
+    "The statements at the top of a file, and in an `if` there, that assign or mutate a name"
     for node in body:
-        if isinstance(node, ast.If): yield from _statements([*node.body, *node.orelse], name)
-        elif _sets(node, name): yield node
+        if isinstance(node, ast.If): yield from _defining_statements([*node.body, *node.orelse], name)
+        elif _assigns_or_mutates(node, name): yield node
 
 
 def _imported_from(tree, name, package):
@@ -353,14 +363,25 @@ def _file_of(module):
 def _package_of(module): return getattr(sys.modules.get(module), '__package__', None) or ''
 
 
-def _set_by(module, name, level=0):
-    "Module, name there and statements of what a name stands for, through imports; statements are empty without any"
+@dataclass(frozen=True)
+class _Definition:
+    "Where a name is defined"
+    module: str
+    name: str           # there
+    statements: list    # that assign or mutate it; empty for a function, a class, and where nothing was found
+
+
+_MOST_IMPORTS = 8       # from one module to the next that a name is followed; two modules may import from each other
+
+
+def _definition_of(module, name, n_imports=0):
+    "The definition of a name, followed through imports such as `from .losses import soft as loss`"
     file = _file_of(module)
-    if not file or level > 8: return module, name, []
+    if not file or n_imports > _MOST_IMPORTS: return _Definition(module, name, [])
     tree = syntax_tree(text_of(file))
-    found = [*_statements(tree.body, name)]
-    origin = None if found else _imported_from(tree, name, _package_of(module))
-    return _set_by(*origin, level + 1) if origin else (module, name, found)
+    statements = [*_defining_statements(tree.body, name)]
+    origin = None if statements else _imported_from(tree, name, _package_of(module))
+    return _definition_of(*origin, n_imports + 1) if origin else _Definition(module, name, statements)
 
 # %% ../../nbs/00_core/80_own_code.ipynb #3a1f0c54
 @dataclass(frozen=True)
@@ -395,7 +416,7 @@ class _Walk:
         source = source_of(x)
         if source: self.pieces[f'{x.__module__}.{x.__qualname__}'] = code_sum(source)
         self.add_file(x.__module__)
-        for read in _read_outside(x): self.follow(read)
+        for loaded in _names_from_outside(x): self.follow(loaded)
         self.follow_imports(source, x.__module__)
 
     def follow_imports(self, source, module):
@@ -406,41 +427,42 @@ class _Walk:
             if not is_import(node): continue
             for name, found in imported_modules(node, _package_of(module), beside).items(): self.add_whole(name, found)
 
-    def follow(self, read):
-        "Add what a name stands for"
-        value = read.value
+    def follow(self, loaded):
+        "Add what a loaded name stands for"
+        value = loaded.value
         if isinstance(value, ModuleType): return self.follow_module(value)
-        if read.module and not _is_own_module(read.module): return      # `math.pi`
+        if loaded.module and not _is_own_module(loaded.module): return      # `math.pi`
         if total := _constant_sum(value):
-            self.pieces[read.written] = total
+            self.pieces[loaded.dotted] = total
             return
         self.todo += _code_in(value)
-        if _is_definition(value): self.add_origin(read, _unwrapped(value))
-        self.add_statements(read)
+        if _is_definition(value): self.add_origin(loaded, _unwrapped(value))
+        self.add_definition(loaded)
 
     def follow_module(self, module):
         "Add a module of which it is not known what is read"
         file = _file_of(module.__name__)
         if file: self.add_whole(module.__name__, file)
 
-    def add_origin(self, read, value):
+    def add_origin(self, loaded, value):
         "Add whose code a name is where it has another name there: `from mylab.losses import hard as loss`"
         named, module = getattr(value, '__name__', ''), getattr(value, '__module__', '') or ''
-        home = read.written.removesuffix(f'.{read.name}')
-        if _is_own_module(module) and module != home: self.pieces[read.written] = code_sum(f'{module}.{named}')
-        elif named != read.name and read.module: self.pieces[read.written] = code_sum(named)
+        home = loaded.dotted.removesuffix(f'.{loaded.name}')
+        if _is_own_module(module) and module != home: self.pieces[loaded.dotted] = code_sum(f'{module}.{named}')
+        elif named != loaded.name and loaded.module: self.pieces[loaded.dotted] = code_sum(named)
 
-    def add_statements(self, read):
-        "Add the statements that set a name, and what these read"
-        if not read.module or (read.module, read.name) in self.seen: return
-        self.seen.add((read.module, read.name))
-        module, name, statements = _set_by(read.module, read.name)
-        if not statements: return
-        text = '\n'.join(map(ast.unparse, statements))
-        self.pieces[f'{module}.{name}'] = code_sum(text)
-        self.add_file(module)
+    def add_definition(self, loaded):
+        "Add the statements that define a name, and what these load"
+        if not loaded.module or (loaded.module, loaded.name) in self.seen: return
+        self.seen.add((loaded.module, loaded.name))
+        defined = _definition_of(loaded.module, loaded.name)
+        if not defined.statements: return
+        text = '\n'.join(map(ast.unparse, defined.statements))
+        self.pieces[f'{defined.module}.{defined.name}'] = code_sum(text)
+        self.add_file(defined.module)
+        scope = vars(sys.modules[defined.module])
         for code in codes_in(_compiled(text)):
-            for inner in _read_by(code, vars(sys.modules[module]), module): self.follow(inner)
+            for inner in _loaded_names(code, scope, defined.module): self.follow(inner)
 
     def add_whole(self, name, file):
         "Add a module and what it imports, whole"

@@ -225,8 +225,8 @@ def _check_pool(model, start):
     if start is None or 'pool.p' not in start.state: return
     pool = model.pool.kind if model.pool else 'own'
     if pool == 'gem': return
-    raise ValueError(f"{start.name} holds the exponent of a power mean, and the model has pool={pool!r}; give pool='gem' "
-                     "(-p pool=gem)")
+    raise ValueError(f"{start.name} holds the exponent of a power mean, and the model has pool={pool!r}; "
+                     "give pool='gem' (-p pool=gem)")
 
 
 def load_r50(model:BoT, # With a tower of `r50_tower`; changed in place
