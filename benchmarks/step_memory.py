@@ -15,7 +15,7 @@ from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.price import camel_job, reid_job, text_job
 from reid_lab.recipes.reid import reid_settings
 from reid_lab.recipes.text import text_settings
-from reid_lab.training.step_price import price_step, train_steps
+from reid_lab.training.step_price import measured_memory, price_step
 
 JOBS = dict(
     bot_tiny=lambda: reid_job(reid_settings('quick'), 60),
@@ -28,23 +28,10 @@ JOBS = dict(
     transreid_b16=lambda: reid_job(reid_settings('full', model='transreid_b16', batch_size=4), 751))
 
 
-def measured(job):
-    "Bytes at the peak of what the allocator gave out"
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen: train_steps(job, {})
-    events = seen.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == '[memory]')
-    now = peak = 0
-    for _, size in changes:
-        now += size
-        peak = max(peak, now)
-    return peak
-
-
 def compare(name):
     "One line"
     job = JOBS[name]()
-    said, found = price_step(job).memory, measured(job)
+    said, found = price_step(job).memory, measured_memory(job)
     print(f'{name:15} said {said/2**20:8.1f} MiB  measured {found/2**20:8.1f} MiB  ratio {said/found:.3f}', flush=True)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from .old_names import renamed, renamed_attributes
+
 # %% ../../nbs/00_core/35_stopping.ipynb #ac6f7348
 STOPPED = 75 # Exit status of a command that has stopped a training in time
 
@@ -29,7 +31,7 @@ class StoppedTraining(BaseException):
 
 # %% ../../nbs/00_core/35_stopping.ipynb #d2d68021
 STOP_FILE = '.stop' # In a run folder, or that of processes which share a training: they are asked to stop
-_LOOK = 1. # Seconds between two looks at the files
+_SECONDS_BETWEEN_LOOKS = 1. # at the files
 
 
 def _signals():
@@ -42,15 +44,18 @@ def _in_main_thread():
     return threading.current_thread() is threading.main_thread()
 
 
+@renamed_attributes(passes_on='signal_file')
 class StopWatch:
     "Why a training has to stop, if it has to"
+    @renamed(passes_on='signal_file')
     def __init__(self, deadline:float | None=None, # Seconds since 1970; None: no limit
         files:Sequence[Path | str]=(), # That ask for it by being there
-        passes_on:Path | str | None=None, # File to make when a signal comes, for processes that it does not reach
+        signal_file:Path | str | None=None, # Made when a signal comes, for processes that it does not reach
         ):
         self.deadline, self.files = deadline, [Path(file) for file in files]
-        self.passes_on = passes_on and Path(passes_on)
+        self.signal_file = Path(signal_file) if signal_file else None
         self.signal = ''        # name of the one that came
+        self._usual:dict = {}   # signal -> what it did before it was listened to
         self._looked = 0.
         self._last:float | None = None
         self._longest = 0.      # seconds between two questions
@@ -62,7 +67,7 @@ class StopWatch:
         self._last = now
         if self.signal: return f'{self.signal} came'
         if self.deadline is not None and now + self._longest >= self.deadline: return 'its hours are over'
-        if now - self._looked >= _LOOK:
+        if now - self._looked >= _SECONDS_BETWEEN_LOOKS:
             self._looked = now
             if any(file.exists() for file in self.files): return 'it was asked to stop'
         return ''
@@ -73,17 +78,20 @@ class StopWatch:
         if not _in_main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._take) for number in _signals()}
-        self._before = before
+        self._usual = {number: signal.signal(number, self._on_signal) for number in _signals()}
         try: yield
         finally:
-            for number, handler in before.items(): signal.signal(number, handler or signal.SIG_DFL)
+            for number in self._usual: self._restore(number)
 
-    def _take(self, number, frame):
+    def _on_signal(self, number, frame):
         "What a signal does"
         self.signal = signal.Signals(number).name
-        if self.passes_on: self.passes_on.touch()
-        if number == signal.SIGTERM: signal.signal(number, self._before[number] or signal.SIG_DFL)
+        if self.signal_file: self.signal_file.touch()
+        if number == signal.SIGTERM: self._restore(number)  # a second one has its usual effect
+
+    def _restore(self, number):
+        "Let a signal do what it did before"
+        signal.signal(number, self._usual[number] or signal.SIG_DFL)
 
 # %% ../../nbs/00_core/35_stopping.ipynb #5bf51916
 @contextmanager

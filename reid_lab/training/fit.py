@@ -293,7 +293,7 @@ def _train_in_processes(job):
         (tmp/'call').write_bytes(dumps((os.getpid(), sent)))
         (tmp/'job.py').write_text(_JOB)
         # they do not get the signals of this process, and look at a file
-        with StopWatch(passes_on=tmp/STOP_FILE).listening() if job.folder else nullcontext():
+        with StopWatch(signal_file=tmp/STOP_FILE).listening() if job.folder else nullcontext():
             torchrun(job.execution.processes, tmp/'job.py', tmp, capture=False, logs=tmp/'logs')
         if (tmp/_STOPPED).exists(): raise StoppedTraining((tmp/_STOPPED).read_text(encoding='utf-8'))
         states = torch.load(tmp/'parts.pt', weights_only=True)

@@ -2,14 +2,16 @@
 
     torchrun --standalone --nproc_per_node 2 tests/core/distributed_program.py OUT
 """
-import itertools
 import os
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))    # torchrun gives only the program's own folder
+
 import numpy as np
 import pandas as pd
 import torch
+from helpers.shared_rows import SharedRows
 from torch import nn
 
 from reid_lab.core.distributed import from_all, gathered, mean_gradients, means, own_rows, processes, sync_batchnorm
@@ -94,17 +96,7 @@ def gradients():
     return out
 
 
-class Rows:
-    "Ten batches of two classes with two cameras, dealt out row by row"
-    def __init__(self, rank=0, world=1): self.rank, self.world = rank, world
-    def __len__(self): return 4
-    def share(self, rank, world): return Rows(rank, world)
-    def epoch(self, e, start=0):
-        for i in range(start, 4):
-            g = torch.Generator().manual_seed(10*e + i)
-            y = torch.tensor([0, 0, 1, 1]*4)
-            out = dict(img=torch.randn(16, 3, generator=g) + 2*y[:, None], pid=y)
-            yield {k: v[self.rank::self.world] for k, v in out.items()}
+def rows(n): return SharedRows(n, apart=2)
 
 
 class Net(nn.Module):
@@ -150,7 +142,7 @@ def flat(x):
 
 
 def learner(strategy=None, callbacks=(), **net): # 16 rows a batch, whatever the number of processes
-    return Learner(Net(**net), Rows(), strategy, callbacks, lr=.02, clip=1., device="cpu", batchnorm="sync")
+    return Learner(Net(**net), rows(4), strategy, callbacks, lr=.02, clip=1., device="cpu", batchnorm="sync")
 
 
 def trained():
@@ -168,16 +160,8 @@ def trained():
 
 def local_statistics():
     "With BatchNorm of the own rows: running statistics in every process, after averaging"
-    learn = Learner(Net(norm=True), Rows(), lr=.02, device="cpu").fit(steps=3)
+    learn = Learner(Net(norm=True), rows(4), lr=.02, device="cpu").fit(steps=3)
     return from_all([learn.net.norm.running_mean, learn.net.norm.running_var])
-
-
-class Fewer(Rows):
-    "The first batches"
-    def __init__(self, n, rank=0, world=1): self.n, self.rank, self.world = n, rank, world
-    def __len__(self): return self.n
-    def share(self, rank, world): return Fewer(self.n, rank, world)
-    def epoch(self, e, start=0): return itertools.islice(super().epoch(e, start), self.n - start)
 
 
 class Shorten(Callback):
@@ -186,7 +170,7 @@ class Shorten(Callback):
     def before_epoch(self, learn):
         own = 1 + (learn.epoch + learn.rank) % 3
         if learn.number == 0: self.n = from_all(own)[0] if self.together else own
-        learn.loader = Fewer(self.n)
+        learn.loader = rows(self.n)
     def state_dict(self): return dict(n=self.n)
     def load_state_dict(self, state): self.n = state["n"]
 

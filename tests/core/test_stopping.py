@@ -39,7 +39,7 @@ def test_in_a_thread_nothing_is_handled():
 
 
 def test_a_signal_is_passed_on_as_a_file(tmp_path):
-    watch, others = StopWatch(passes_on=tmp_path/"stop"), StopWatch(files=[tmp_path/"stop"])
+    watch, others = StopWatch(signal_file=tmp_path/"stop"), StopWatch(files=[tmp_path/"stop"])
     with watch.listening():
         assert others.reason() == ""
         os.kill(os.getpid(), signal.SIGUSR1)

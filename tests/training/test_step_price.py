@@ -7,22 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 from reid_lab.training.options import read_switches
-from reid_lab.training.step_price import GPUS, StepJob, blank, find_gpu, price_step, train_steps
-
-
-def measured(job, switches):
-    "Bytes at the peak of what torch's CPU allocator gave out, from the first weight to the end of the second step"
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen: train_steps(job, switches)
-    events = seen.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    now = peak = 0
-    for _, size in changes:
-        now += size
-        peak = max(peak, now)
-    return peak
+from reid_lab.training.step_price import GPUS, StepJob, blank, find_gpu, measured_memory, price_step
 
 
 class Blocks(nn.Module):
@@ -57,7 +44,7 @@ JOB = StepJob(Blocks, batch)
 @pytest.mark.parametrize("speed", ["", "bf16", "checkpointing", "accumulate=4", "ema=.9"])
 def test_memory_is_what_torch_allocates(speed):
     switches = read_switches(speed)
-    said, found = price_step(JOB, switches), measured(JOB, switches)
+    said, found = price_step(JOB, switches), measured_memory(JOB, switches)
     assert .9 < said.memory/found < 1.1, (said.memory, found)
 
 

@@ -7,7 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))    # torchrun gives only the program's own folder
+
 import torch
+from helpers.shared_rows import SharedRows
 from torch import nn
 
 from reid_lab.core.distributed import gathered, processes
@@ -19,19 +22,6 @@ from reid_lab.training.options import Execution
 
 STEPS, SAVED, DIES = 60, 50, 56
 KEY = dict(lr=.05)
-
-
-class Rows:
-    "Batches of two classes, dealt out row by row"
-    def __init__(self, rank=0, world=1): self.rank, self.world = rank, world
-    def __len__(self): return 7
-    def share(self, rank, world): return Rows(rank, world)
-    def epoch(self, e, start=0):
-        for i in range(start, len(self)):
-            g = torch.Generator().manual_seed(10*e + i)
-            y = torch.tensor([0, 0, 1, 1]*4)
-            batch = dict(img=torch.randn(16, 3, generator=g) + y[:, None], pid=y)
-            yield {name: values[self.rank::self.world] for name, values in batch.items()}
 
 
 class Net(nn.Module):
@@ -73,7 +63,7 @@ def main(folder, how="whole"):
                     signal=[Signalled(folder.with_suffix(".signalled"))], hours=[Callback()])[how]
     execution = Execution(max_hours=1e-6 if how == "hours" else None)
     model = Net()
-    try: done = fit(model, Rows(), STEPS, folder, KEY, lr=.05, device="cpu", quiet=True, callbacks=watching,
+    try: done = fit(model, SharedRows(7), STEPS, folder, KEY, lr=.05, device="cpu", quiet=True, callbacks=watching,
                     execution=execution)
     except StoppedTraining as stopped:
         print(f"process {processes()[0]}: {stopped}", flush=True)
