@@ -67,8 +67,8 @@ GPUS = dict(
     # sparsity, "1/2 lower without"; glennklockwood.com/garden/processors/h100 has 989.4
     h100=Gpu('H100 SXM 80 GB', 80, 67., 989., 989., 'NVIDIA H100 Tensor Core GPU (data sheet; half of what it prints '
              'with sparsity)'),
-    # cuttingedgegamer.com/2022/12 (comparison of RTX 3090 and RTX 4090): 24 GB, 35.58; 71 is twice that, as on the RTX 3090
-    # Ti with the same units, of which hmc-tech.com (GeForce RTX 4090 D vs 3090 Ti) has 80 with sums in float32 beside 40
+    # cuttingedgegamer.com/2022/12 (comparison of RTX 3090 and RTX 4090): 24 GB, 35.58; 71 was not found printed: it is
+    # twice float32, as on the RTX 3090 Ti, of which hmc-tech.com (RTX 4090 D vs 3090 Ti) has 80 beside 40
     rtx3090=Gpu('RTX 3090', 24, 35.6, 71., 71., _AMPERE),
     # waredb.com/processor/nvidia-geforce-rtx-4090: 24 GB, 82.58, 165.15 for both
     rtx4090=Gpu('RTX 4090', 24, 82.6, 165.2, 165.2, _ADA),
