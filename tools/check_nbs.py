@@ -53,7 +53,7 @@ RULES = {  # rule -> (severity, remedy)
     "widget-state": ("error", "drop the saved widget state (`make notebooks`)"),
     "last-cell": ("error", "end a library notebook with a hidden `import nbdev; nbdev.nbdev_export()`"),
     "exports": ("error", "delete the cell: only library notebooks export, others run while tests read the modules"),
-    "parameters": ("error", "give an experiment one cell tagged `parameters` with at most 17 plain scalar assignments"),
+    "parameters": ("error", "give an experiment one cell tagged `parameters` with at most 18 plain scalar assignments"),
     "experiment-output": ("error", "store experiments without outputs (`jupyter nbconvert --clear-output --inplace`)"),
     "used": ("error", "call every public function and class in a visible cell of its notebook; naming it is no use"),
     "weak-assert": ("error", "assert a value, not only a type or that something is there"),
@@ -65,7 +65,7 @@ RULES = {  # rule -> (severity, remedy)
     "prose": ("warning", "one markdown cell for every three code cells"),
     "eval-false": ("error", "at most 3 % of the code cells may be `eval: false`, each saying why in a comment"),
 }
-MAX = dict(line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=300, params=17,
+MAX = dict(line=120, hidden=.15, hidden_free=2, cell_kb=60, nb_kb=300, params=18,
            title=90)
 SCRIPTS = ("tests", "benchmarks", "tools")
 FOLDERS = ("experiments", "tutorials", "docs")      # folders of notebooks that export nothing

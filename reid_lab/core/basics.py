@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LAST_SEED', 'DEVICES', 'check_choice', 'as_list', 'check_whole', 'check_number', 'check_function', 'check_record',
-           'warn_caller', 'extra_library', 'OnUse', 'stream', 'torch_stream', 'seed_everything', 'sensible_threads',
-           'check_device', 'pick_device', 'uses_gpu', 'checkout', 'project_root', 'cache_dir', 'dataset_root',
-           'results_file', 'live_widgets', 'unit_norm', 'common_scale']
+           'check_fields', 'warn_caller', 'extra_library', 'OnUse', 'stream', 'torch_stream', 'seed_everything',
+           'sensible_threads', 'check_device', 'pick_device', 'uses_gpu', 'checkout', 'project_root', 'cache_dir',
+           'dataset_root', 'results_file', 'live_widgets', 'unit_norm', 'common_scale']
 
 # %% ../../nbs/00_core/10_basics.ipynb #9ea05ff2
 import numbers
@@ -107,6 +107,31 @@ def check_record(name:str, # Of the argument
     raise TypeError(f"{name}={reprlib.repr(value)} is of type {type(value).__name__}, and {name} takes the "
                     f"record {record.__name__} with the fields {', '.join(names)}; write "
                     f"{name}={record.__name__}({', '.join(shown)})")
+
+# %% ../../nbs/00_core/10_basics.ipynb #37ebd9a6
+def _is_truth(value): return isinstance(value, bool) or type(value).__name__ == 'bool_' # of numpy, not imported here
+def _is_whole(value): return isinstance(value, numbers.Integral) and not _is_truth(value)
+def _is_number(value): return isinstance(value, numbers.Real) and not _is_truth(value) and value == value
+def _is_text(value): return isinstance(value, (str, os.PathLike)) # names of files are given as paths, too
+def _is_tuple(value): return isinstance(value, (tuple, list))
+
+
+_FIELD_KINDS = {    # type that a field states -> whether a value is of it, and what it is in words
+    int: (_is_whole, 'a whole number'), float: (_is_number, 'a number'), bool: (_is_truth, 'True or False'),
+    str: (_is_text, 'a text'), tuple: (_is_tuple, 'a tuple')}
+
+
+def check_fields(record:object, # A dataclass, in its `__post_init__`
+    ) -> None:
+    "Refuse a value of another kind than its field states; fields with other types than those of Python are left alone"
+    import dataclasses
+    import reprlib
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        fits, words = _FIELD_KINDS.get(field.type, (None, ''))
+        if fits is None or fits(value): continue
+        example = '' if field.default is dataclasses.MISSING else f', such as {field.name}={field.default!r}'
+        raise ValueError(f"{field.name}={reprlib.repr(value)} of {type(record).__name__} must be {words}{example}")
 
 # %% ../../nbs/00_core/10_basics.ipynb #291bdbc5
 _PASSED = ('reid_lab', 'contextlib', 'torch.utils._contextlib', 'importlib') # their lines say nothing to a caller

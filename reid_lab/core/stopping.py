@@ -60,13 +60,14 @@ class StopWatch:
         self._last:float | None = None
         self._longest = 0.      # seconds between two questions
 
-    def reason(self) -> str: # In words; empty: none
-        "Why to stop now; asked after each step"
+    def reason(self, ahead:float=0., # Seconds until the next question, at most
+        ) -> str: # In words; empty: none
+        "Why to stop now; asked after each step, or less often where several processes have to agree"
         now = time.time()
         if self._last is not None: self._longest = max(self._longest, now - self._last)
         self._last = now
         if self.signal: return f'{self.signal} came'
-        if self.deadline is not None and now + self._longest >= self.deadline: return 'its hours are over'
+        if self.deadline is not None and now + max(self._longest, ahead) >= self.deadline: return 'its hours are over'
         if now - self._looked >= _SECONDS_BETWEEN_LOOKS:
             self._looked = now
             if any(file.exists() for file in self.files): return 'it was asked to stop'

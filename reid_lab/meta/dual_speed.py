@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..core.basics import check_choice, stream
+from ..core.basics import check_choice, check_fields, stream
 from ..core.distributed import apart
 from ..core.old_names import gathered
 from .memory import ContrastMemory
@@ -240,6 +240,7 @@ class Lookahead:
     slow_from: str = 'creation' # Slow copy: weights when the Lookahead is made, or after its `first step`
 
     def __post_init__(self):
+        check_fields(self)
         for name, least in (('steps', 1), ('alpha', 0)):
             value = getattr(self, name)
             if not value >= least: raise ValueError(f"lookahead_{name}={value} must be at least {least}")

@@ -13,6 +13,7 @@ import torch
 from fastcore.basics import patch
 
 from ..core import old_names
+from ..core.basics import check_fields
 from ..core.distributed import gathered, longest, processes
 from ..core.old_names import renamed_attributes
 
@@ -103,6 +104,7 @@ class TermSchedule:
     ramp: int = 6 # Epochs until that weight
 
     def __post_init__(self):
+        check_fields(self)
         for name in ('every', 'ramp'):
             value = getattr(self, name)
             if value < 1: raise ValueError(f"{name}={value} must be at least 1")

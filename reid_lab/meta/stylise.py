@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_fields
 from ..core.distributed import processes
 from ..core.old_names import gathered
 from ..data.augment import IMAGENET_MEAN, IMAGENET_STD, affine, jitter, uniform
@@ -104,6 +104,7 @@ class Style:
     ops: Sequence[str] = EDA_OPS # The same
 
     def __post_init__(self):
+        check_fields(self)
         check_choice('mix', self.mix, ('select', 'embed'))
         check_choice('partner', self.partner, ('aligned', 'shuffled'))
         if not 0 <= self.alpha <= 1:
@@ -236,6 +237,7 @@ class Illumination:
     std: Sequence[float] = IMAGENET_STD # See `illuminate_released`
 
     def __post_init__(self):
+        check_fields(self)
         for name in ('early', 'later'):
             low, high = getattr(self, name)
             if not 0 <= low <= high: raise ValueError(f"{name}=({low}, {high}) must be a range from 0 upwards")

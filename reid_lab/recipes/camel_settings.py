@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fastcore.basics import patch
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_fields
 from ..data.text import EDA_OPS
 from ..losses.text import check_negatives
 from ..models.camel import lacking_half
@@ -94,6 +94,8 @@ class Train:
     ft_mlm_image: bool = True   # MLM trains the image tower too while fine-tuning (released: no)
     added_losses: str = ''      # beside those of the model, such as `triplet`, see `reid_lab.losses.added`
 
+    def __post_init__(self): check_fields(self)
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -115,6 +117,8 @@ class Meta:
     slow_from: str = 'creation' # released: `first step`, see `ReleasedDualSpeed`
     contrast: int = 560         # released: entries of its memory; 0: none
 
+    def __post_init__(self): check_fields(self)
+
 # %% ../../nbs/14_recipes/15_camel_settings.ipynb #16b27841
 @dataclass(frozen=True)
 class Preset:
@@ -134,6 +138,8 @@ class Preset:
     device: str = 'cpu'
     lr_by_method: bool = True   # multiply the pretraining rate by the method's `lr_mult` (the paper: no)
     meta: tuple = ()            # (field, value) pairs that replace those of `Meta`
+
+    def __post_init__(self): check_fields(self)
 
 
 SHAPES = dict(linear=lr_linear, step=lr_step, fixed=lambda step, total, warmup: 1.) # factor of the rate
@@ -171,6 +177,7 @@ class Config:
     device: str = ''            # in place of the preset's
 
     def __post_init__(self):
+        check_fields(self)
         check_choice('variant', self.variant, VARIANTS)
         check_choice('preset', self.preset, PRESETS)
         key = named_tower(self.model)[0]

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['MIN_PEOPLE', 'RULES', 'FINETUNE_PRESETS', 'PAPER_SIZE', 'CROWDS', 'CROPS', 'known_people', 'people_with_matches',
            'camera_rule', 'Division', 'check_people', 'divisions', 'last_division', 'FinetuneTrain', 'Beginning',
-           'beginning', 'finetune_settings', 'search_among', 'KeepBest', 'Finetuned', 'finetune', 'Source', 'Crowd',
-           'load_source', 'compared', 'run_division', 'kept_queries', 'Gain', 'gain_of', 'score_rows', 'keep_model',
-           'own_source', 'own_settings', 'verdict', 'stored_rows', 'next_commands']
+           'beginning', 'finetune_settings', 'search_among', 'KeepBest', 'Finetuned', 'check_layers', 'finetune',
+           'Source', 'Crowd', 'load_source', 'compared', 'run_division', 'kept_queries', 'Gain', 'gain_of',
+           'score_rows', 'keep_model', 'own_source', 'own_settings', 'verdict', 'stored_rows', 'next_commands']
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #c296daf7
 import shlex
@@ -21,7 +21,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from ..core.basics import check_choice, stream
+from ..core.basics import check_choice, check_fields, stream, warn_caller
+from ..core.distributed import from_all, from_main
 from ..data.crops import crops_table
 from ..data.loaders import Batches
 from ..data.table import ReidTable
@@ -49,9 +50,9 @@ from reid_lab.training.folder import (
     training_key,
     without_later,
 )
-from ..training.layers import check_layer_decay
+from ..training.layers import check_layer_decay, rate_factors
 from ..training.learner import Callback, Learner, param_groups
-from ..training.lora import check_lora, merged_state
+from ..training.lora import check_lora, lora_targets, merged_state, random_start_note
 from ..training.options import Execution
 from ..training.schedules import lr_linear
 from ..training.settings import claim_settings, code_of_model, code_settings, refuse_changed_code
@@ -182,12 +183,13 @@ class FinetuneTrain:
     device: str = 'cpu'
 
     def __post_init__(self):
+        check_layer_decay(self.layer_decay)
+        check_lora(self.lora)
+        check_fields(self)
         if not 0 <= self.freeze < 1:
             raise ValueError(
                 f"freeze={self.freeze}; "
                 "it is a share of the tower, from 0 to below 1, such as freeze=.5")
-        check_layer_decay(self.layer_decay)
-        check_lora(self.lora)
 
     @property
     def start(self) -> str: return start_of(self.model, self.weights) # For the constructor
@@ -259,7 +261,7 @@ def finetune_settings(preset:str='quick', # Key of `FINETUNE_PRESETS`
 def search_among(model:nn.Module, # With `encode_image`
     table:ReidTable, # Every image is a query, the others are its gallery
     rule:str, # See `camera_rule`
-    **kw, # For `embed_images`
+    **kw, # For `embed_images`, such as `share=True` for all processes of a training
     ) -> dict: # As `retrieval_metrics` with `per_query`
     "Search for each image of some people among all of them"
     e = embed_images(model, table, quiet=True, cameras=False, **kw)
@@ -283,9 +285,12 @@ class KeepBest(Callback):
         return max(range(len(self.scores)), key=lambda epoch: (self.scores[epoch], epoch))
 
     def _score(self, learn):
+        # each process has BatchNorm statistics of its own rows; those of process 0 are kept, and so they are scored
+        from_main(learn.net)
         learn.net.eval()
-        self.scores.append(float(search_among(learn.net, self.table, self.rule)['mAP']))
+        found = search_among(learn.net, self.table, self.rule, share=True)
         learn.net.train()
+        self.scores.append(from_all(float(found['mAP']))[0])
         if self.epoch != len(self.scores) - 1: return
         self.images = learn.images
         self.best_state = {name: t.detach().cpu().clone() for name, t in merged_state(learn.net).items()}
@@ -334,6 +339,17 @@ def _new(s, n_ids):
     return create_model(s.model, n_ids=n_ids, weights=s.start, **dict(s.model_kw))
 
 
+def check_layers(s:FinetuneTrain, # Settings
+    ) -> None:
+    "Refuse adapters and rates of layers that a model has no layers for, without its weights"
+    if note := random_start_note(s.lora, s.start): raise ValueError(note)
+    if not s.lora and s.layer_decay == 1: return
+    with torch.device('meta'): model = create_model(s.model, n_ids=2, **dict(s.model_kw, weights='none'))
+    _freeze(model, s.freeze)
+    rate_factors(model, s.layer_decay)
+    if s.lora: lora_targets(model, s.lora)
+
+
 def finetune(table:ReidTable, # Crops
     division:Division, # Who is trained on, and who chooses
     s:FinetuneTrain, # Settings
@@ -342,6 +358,7 @@ def finetune(table:ReidTable, # Crops
     quiet:bool=True, # No progress lines
     ) -> Finetuned:
     "Train a start further, and take the epoch that finds the people of `val` best"
+    if note := random_start_note(s.lora, s.start): warn_caller(note)
     rows = table.where(pid=list(division.train)).relabel()
     val, rule, n_people = table.where(pid=list(division.val)), camera_rule(table), len(division.train)
     torch.manual_seed(seed)
@@ -377,6 +394,8 @@ class Source:
     preset: str = 'quick'   # of the World
     seed: int = 0           # of the World
     severity: float = 1.2   # how different the World's cameras are; the weights of the package know .4
+
+    def __post_init__(self): check_fields(self)
 
     @property
     def name(self) -> str: # Of the dataset, in rows
@@ -560,7 +579,8 @@ def own_source(p:'Params', # Of run_finetune
 def own_settings(p:'Params', # Of run_finetune
     ) -> dict: # Arguments of `finetune_settings`
     "What a run changes of its preset"
-    changes = dict(epochs=p.epochs, lr=p.lr, freeze=p.freeze, repeats=p.repeats, device=p.device)
+    changes = dict(epochs=p.epochs, lr=p.lr, freeze=p.freeze, lora=p.lora, layer_decay=p.layer_decay,
+                   repeats=p.repeats, device=p.device)
     return dict(preset=p.preset, model=p.model, weights=p.weights) | {k: v for k, v in changes.items() if v}
 
 
@@ -573,6 +593,9 @@ def verdict(gain:Gain, # From `gain_of`
     if plumbing: return f'{text}, of a run that resolves nothing.'
     if gain.verdict == 'not resolved': return f'{text}, not resolved: these people do not show whether it helps.'
     return f"{text}, {gain.verdict} at 95 %."
+
+
+_USUAL = FinetuneTrain()
 
 
 def stored_rows(table:pd.DataFrame, # From `score_rows`; its first row, chance, is of no method and not stored
@@ -588,6 +611,8 @@ def stored_rows(table:pd.DataFrame, # From `score_rows`; its first row, chance, 
         setting = Setting('finetune', f"{row['row']} {stage}".strip())
         about = dict(model=s.model, weights=Path(s.start).name, lr=s.lr, epochs=s.epochs, freeze=s.freeze,
                      repeats=s.repeats, matches=row['matches'], people=row['people'], n_query=row['queries'])
+        for name in ('lora', 'layer_decay'):    # rows without them are as they were
+            if getattr(s, name) != getattr(_USUAL, name): about[name] = getattr(s, name)
         if row['row'] == 'finetuned': about |= dict(gain=gain.mean, gain_low=gain.low, gain_high=gain.high)
         found.append(dict(metrics=dict(R1=row['R1'], mAP=row['mAP']), dataset=source.name, setting=setting, seed=seed,
                           selection='val mAP' if row['row'] == 'finetuned' else 'none',
@@ -606,7 +631,7 @@ def next_commands(p:'Params', # Of run_finetune
     again = ['reid_lab', 'run', 'finetune', '-p', f'data_root={crops}']
     commands = [shlex.join([*words, '--out', 'features-finetuned'])]
     if p.preset == 'smoke' and p.data_root:
-        for name in ('folders', 'pattern', 'model', 'weights'):
+        for name in ('folders', 'pattern', 'model', 'weights', 'freeze', 'lora', 'layer_decay'):
             if getattr(p, name): again += ['-p', f'{name}={getattr(p, name)}']
         commands.insert(0, shlex.join(again))
     return commands

@@ -59,6 +59,8 @@ NUMBERS = dict( # parameter -> bounds
     epochs=Bounds(0, 10**6, what='0: those of the preset'),
     lr=Bounds(0, 10, what='0: that of the preset'),
     freeze=Bounds(0, .99, what='a share of the tower'),
+    lora=Bounds(0, 4096, what='the rank of adapters; 0: none'),
+    layer_decay=Bounds(0, 1, what='the rate of a layer over that of the next one; 0: all layers have one rate'),
     repeats=Bounds(0, 1000, what='0: those of the preset'),
     worlds=Bounds(0, 10_000, what=_OR_USUAL),
     persons=Bounds(0, 10**6, what=_OR_USUAL),

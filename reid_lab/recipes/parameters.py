@@ -35,7 +35,7 @@ from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipp
 from ..models.zoo import MODELS, OWN_MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg
 from .crops import from_package, ready_names, trained_folders
-from .finetune import finetune_settings, load_source, own_settings, own_source
+from .finetune import check_layers, finetune_settings, load_source, own_settings, own_source
 from .first_rows import with_own_start
 from reid_lab.recipes.names import (
     MASKED_BY,
@@ -513,6 +513,7 @@ def _starts(p):
 
 def _finetune(p):
     settings, source = finetune_settings(**own_settings(p)), own_source(p)
+    check_layers(settings)
     check_starts([settings])
     check_seeds(p.seed)
     if not source.data_root:

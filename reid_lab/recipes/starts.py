@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..analysis.text_scores import evaluate
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_fields
 from ..data.loaders import Batches
 from ..data.table import ReidTable, join_tables
 from ..data.text import WordPiece
@@ -53,6 +53,7 @@ class Start:
     held_out: int = LAST    # seed of the World that the card's scores are measured on
 
     def __post_init__(self):
+        check_fields(self)
         out = [s for s in (*self.worlds, self.held_out) if not FIRST <= s <= LAST]
         if out or self.held_out in self.worlds:
             raise ValueError(

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..analysis.text_scores import evaluate
-from ..core.basics import check_choice, check_record, pick_device
+from ..core.basics import check_choice, check_fields, check_record, pick_device, warn_caller
 from ..core.distributed import main_first
 from ..data.augment import AUGMENT
 from ..data.loaders import Batches, FreeOrder, masked_singly, masked_words
@@ -44,7 +44,7 @@ from reid_lab.training.folder import (
 )
 from ..training.layers import check_layer_decay, rate_factors
 from ..training.learner import Callback, param_groups
-from ..training.lora import check_lora
+from ..training.lora import check_lora, random_start_note
 from ..training.options import Execution
 from ..training.schedules import lr_irra_cosine, lr_linear
 
@@ -81,6 +81,17 @@ class TextTrain:
     lora: int = 0               # rank of adapters, see `reid_lab.training.lora`; 0: none
     device: str = 'cpu'
 
+    def __post_init__(self):
+        check_layer_decay(self.layer_decay)
+        check_lora(self.lora)
+        check_fields(self)
+        known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
+        for name, choices in known.items(): check_choice(name, getattr(self, name), choices)
+        if self.optimiser != 'adam' and (self.part_mult or self.decay_bias):
+            raise ValueError(f"part_mult and decay_bias are for optimiser='adam', not for {self.optimiser!r}")
+        if not 0 <= self.mask < 1:
+            raise ValueError(f"mask={self.mask} must be a share of the tokens, from 0 to below 1")
+
     @property
     def start(self) -> str: return start_of(self.model, self.weights) # For the constructor
 
@@ -103,14 +114,6 @@ def text_settings(preset:str | TextTrain='quick', # Key of `TEXT_PRESETS`, or a 
     s = replace(s, **steps_over_epochs(changes))
     s = replace(s, added_losses=added_losses(s.added_losses))
     check_choice('model', s.model, list_models('text'), 'It has to read captions.')
-    known = dict(optimiser=('adamw', 'adam'), schedule=('linear', 'cosine'), augment=AUGMENT, bridge=SOURCES)
-    for k, choices in known.items(): check_choice(k, getattr(s, k), choices)
-    if s.optimiser != 'adam' and (s.part_mult or s.decay_bias):
-        raise ValueError(f"part_mult and decay_bias are for optimiser='adam', not for {s.optimiser!r}")
-    check_layer_decay(s.layer_decay)
-    check_lora(s.lora)
-    if not 0 <= s.mask < 1:
-        raise ValueError(f"mask={s.mask} must be a share of the tokens, from 0 to below 1")
     return s
 
 # %% ../../nbs/14_recipes/40_text.ipynb #969d236e
@@ -238,6 +241,7 @@ def train_text(table:ReidTable, # Its `train` rows, without junk, are used
     "Train a text-image model"
     if losses: changes['added_losses'] = losses
     s = text_settings(preset, **changes)
+    if note := random_start_note(s.lora, s.start): warn_caller(note)
     torch.manual_seed(seed)
     model = new_text_model(table, s)
     tok, folder = model.tokenizer, folder and Path(folder)

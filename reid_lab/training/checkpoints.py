@@ -9,6 +9,7 @@ __all__ = ['STATE_FILES', 'save_state', 'load_state', 'Checkpoint']
 import math
 import pickle
 import random
+import time
 import warnings
 from pathlib import Path
 
@@ -171,6 +172,27 @@ def load_state(learn:Learner, # Made with the same arguments
     return learn
 
 # %% ../../nbs/08_training/20_checkpoints.ipynb #6a3aac1f
+_ASK_EVERY = 1. # Seconds between two questions whether to stop, where several processes have to agree
+_MOST_STEPS = 100
+
+
+class _Question:
+    "The step at which all processes agree next whether to stop: at the first one, then about once a second"
+    def __init__(self): self.step, self._asked = 0, None
+
+    def is_due(self, step): return step >= self.step
+
+    def plan(self, step):
+        "After a question: how many steps later the next one is, by the slowest process"
+        now, last = time.perf_counter(), self._asked
+        self._asked = now, step
+        if last is None:
+            self.step = step + 1
+            return
+        microseconds = longest(round(1e6*(now - last[0])/(step - last[1])))
+        self.step = step + min(max(1, int(1e6*_ASK_EVERY/max(microseconds, 1))), _MOST_STEPS)
+
+
 class Checkpoint(Callback):
     "Save the whole state every `every` steps into `folder`, keep the newest `keep`, and resume from the newest"
     def __init__(self, folder:Path | str, # Parent folder of the states
@@ -184,6 +206,7 @@ class Checkpoint(Callback):
         self.folder, self.every, self.keep, self.watch = Path(folder), every, keep, watch
         self.epochs = epochs
         self._looked = False # whether `resume` was called
+        self._question = _Question()
 
     def saved(self) -> list[Path]: # Oldest first
         "The states in the folder"
@@ -215,7 +238,10 @@ class Checkpoint(Callback):
     def _why_stop(self, learn):
         "In words, why a training has to stop after this step; empty: it goes on"
         if self.watch is None or learn.step >= learn.n_steps: return ''
-        own = self.watch.reason()
+        if learn.world == 1: return self.watch.reason()
+        if not self._question.is_due(learn.step): return ''
+        own = self.watch.reason(ahead=_ASK_EVERY)
+        self._question.plan(learn.step)
         # one for all: a signal may reach one process a step before the others
         if not longest(len(own)): return ''
         return next(why for why in from_all(own) if why)

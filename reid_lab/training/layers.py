@@ -9,6 +9,7 @@ __all__ = ['HEAD', 'Layer', 'parameter_layers', 'check_layer_decay', 'rate_facto
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from types import SimpleNamespace
 
 from torch import nn
@@ -144,7 +145,8 @@ def parameter_layers(model:nn.Module, # Of any library
 # %% ../../nbs/08_training/12_layers.ipynb #545ce384
 def check_layer_decay(layer_decay:float) -> None: # As somebody gave it
     "Refuse what is no factor"
-    if isinstance(layer_decay, (int, float)) and 0 < layer_decay <= 1: return
+    is_number = isinstance(layer_decay, Real) and not isinstance(layer_decay, bool)
+    if is_number and 0 < layer_decay <= 1: return
     raise ValueError(f"layer_decay={layer_decay!r} is the rate of a layer over that of the next one, above 0 and at "
                      "most 1, such as layer_decay=.75; 1: all layers have one rate")
 

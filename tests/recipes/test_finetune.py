@@ -1,5 +1,6 @@
 "Fine-tuning on a folder: who is held out, which epoch is kept, what an interval is over, and what is refused"
 import importlib
+import json
 import linecache
 import shlex
 import sys
@@ -12,11 +13,12 @@ import torch
 from PIL import Image
 
 from reid_lab.cli.commands import main, parser
+from reid_lab.core.distributed import torchrun
 from reid_lab.data.table import ReidTable
 from reid_lab.experiments.notebooks import experiments, run_notebook
 from reid_lab.experiments.params import notebook_params
 from reid_lab.models.zoo import MODELS
-from reid_lab.recipes import finetune as ft
+from reid_lab.recipes import finetune as ft, parameters
 from reid_lab.recipes.crops import from_folder, from_package
 from reid_lab.recipes.parameters import check_run
 from reid_lab.retrieval.embeddings import embed_images
@@ -236,6 +238,71 @@ def test_too_few_people_and_nobody_are_refused(people, tmp_path):
     (dict(weights="nope"), "nope"), (dict(seed=500), "world_seed=500"), (dict(folders="identity"), "data_root=FOLDER")])
 def test_wrong_parameters_are_refused(given, says):
     with pytest.raises((ValueError, OSError), match=says): checked(**given)
+
+
+@pytest.mark.parametrize("given, says", [
+    (dict(lora=8), "BoT has no linear layers"),
+    (dict(lora=8, model="transreid_tiny", weights="none"), "random numbers"),
+    (dict(lora=500, model="transreid_tiny"), "lora=500 is no low rank"), (dict(lora=-1), "lora=-1"),
+    (dict(layer_decay=1.5), "layer_decay=1.5")])
+def test_adapters_that_nothing_carries_are_refused_before_images_are_read(given, says, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", sys)       # as if it were there
+    monkeypatch.setattr(parameters, "load_source", lambda *a: pytest.fail("images were looked at"))
+    with pytest.raises(ValueError, match=says): checked(**given)
+
+
+def test_without_peft_a_run_with_adapters_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ImportError, match=r"lora=8: .*pip install 'reid_lab\[lora\]'"): checked(lora=8)
+
+
+def test_adapters_and_rates_of_layers_reach_settings_rows_and_the_next_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", sys)
+    own = dict(model="transreid_tiny", lora=4, layer_decay=.75)
+    p = notebook_params(PATH, dict(own, preset="smoke", data_root="crops"))
+    s = ft.finetune_settings(**ft.own_settings(p))
+    assert (s.lora, s.layer_decay) == (4, .75) and ft.finetune_settings("smoke").layer_decay == 1
+    assert "-p lora=4 -p layer_decay=0.75" in ft.next_commands(p, "model")[0]
+    table, gain = pd.DataFrame([dict(row="start", R1=1., mAP=1., matches="all", people=2, queries=2, images_seen=0,
+                                     train_s=0.)]), ft.Gain(1., 0., 2., 2, 1)
+    rows = [ft.stored_rows(table, gain, settings, ft.Source(), 0)[0] for settings in (s, ft.finetune_settings("smoke"))]
+    assert (rows[0]["lora"], rows[0]["layer_decay"]) == (4, .75) and not {"lora", "layer_decay"} & {*rows[1]}
+
+
+SHARED = '''
+import json
+from types import SimpleNamespace
+import torch
+from reid_lab.core.distributed import from_all, processes
+from reid_lab.data.table import ReidTable
+from reid_lab.models.zoo import create_model
+from reid_lab.recipes import finetune as ft
+from reid_lab.world.world import World
+
+rank, _ = processes()
+table = World("smoke", task="reid").table().where(split="test")
+read = []
+counted = ReidTable(table.frame, None, lambda paths: read.extend(paths) or table.reader(paths), "counted")
+torch.manual_seed(rank)
+model = create_model("bot_tiny", n_ids=4, size=(64, 32), weights="none").train()
+torch.manual_seed(rank)
+model.encode_image(torch.rand(8, 3, 64, 32))     # statistics that differ between processes
+alone = float(ft.search_among(model.eval(), table, "drop")["mAP"]) if not rank else None
+best = ft.KeepBest(counted, "drop")
+best.before_fit(SimpleNamespace(net=model, images=0))
+total = sum(t.double().sum().item() for t in best.best_state.values())
+said = from_all(dict(read=len(read), score=best.scores[0], alone=alone, total=total))
+if not rank: print(json.dumps(said))
+'''
+
+
+def test_processes_share_the_search_that_chooses_the_epoch(tmp_path):
+    "Each embeds its part, by the weights and statistics of process 0, and all have the score of one process"
+    (tmp_path/"shared.py").write_text(SHARED)
+    first, second = json.loads(torchrun(2, tmp_path/"shared.py"))
+    n = len(World("smoke", task="reid").table().where(split="test"))
+    assert first["read"] + second["read"] == n and max(first["read"], second["read"]) < n
+    assert first["score"] == second["score"] == first["alone"] and first["total"] == second["total"]
 
 
 # ---- a whole run on a folder

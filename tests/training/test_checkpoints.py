@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,11 +21,13 @@ import torch
 from helpers import pseudo_labels
 from safetensors.torch import load_file
 
+from reid_lab.core.stopping import StopWatch
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
 from reid_lab.meta.dmg import DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Rounds, Task, TaskCycle
 from reid_lab.meta.memory import ErrorMemory
+from reid_lab.training import checkpoints
 from reid_lab.training.callbacks import Average, Validate
 from reid_lab.training.checkpoints import Checkpoint, load_state, save_state
 from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain, labels_sum
@@ -486,3 +489,25 @@ def test_a_state_goes_on_by_the_kernel_that_it_was_trained_with(tmp_path, ToyMod
         ends = [load_state(learner(other), tmp_path/name).fit(steps=9) for other in (None, True)]
         assert [end.opt.param_groups[0]["fused"] for end in ends] == [fused, fused]
         assert torch.equal(*(end.net.lin.weight for end in ends))
+
+
+@pytest.mark.parametrize("world, seconds, asked", [(1, .01, 300), (2, .01, 4), (2, .2, 61), (2, 3., 300)])
+def test_several_processes_agree_about_once_a_second_whether_to_stop(world, seconds, asked, tmp_path, monkeypatch):
+    "At the first two steps, then as many later as fit into a second, a hundred at most; one process asks itself always"
+    now, exchanged = [0.], []
+    monkeypatch.setattr(checkpoints.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(checkpoints, "longest", lambda n: exchanged.append(n) or n)
+    watch = StopWatch()
+    questions = []
+    monkeypatch.setattr(watch, "reason", lambda ahead=0.: questions.append(ahead) or "")
+    checkpoint = Checkpoint(tmp_path, watch=watch)
+    for step in range(1, 301):
+        now[0] += seconds
+        checkpoint._why_stop(SimpleNamespace(world=world, step=step, n_steps=1000))
+    assert len(questions) == asked and len(exchanged) == (0 if world == 1 else 2*asked - 1)
+    assert {*questions} == ({0.} if world == 1 else {1.})
+
+
+def test_hours_end_before_the_next_question_would_come_too_late():
+    watch = StopWatch(deadline=time.time() + 5)
+    assert not watch.reason(ahead=1.) and watch.reason(ahead=6.) == "its hours are over"

@@ -73,8 +73,9 @@ def test_of_two_processes_the_weights_are_merged_too(people, tmp_path):
 def test_through_recipes(people, tmp_path, capsys):
     "The key names the rank, and how many parameters train is printed; with a decay of rates and recomputed blocks"
     tiny = dict(model="transreid_tiny", model_kw=TINY, steps=2)
-    done = train_reid(people, "smoke", folder=tmp_path, quiet=False, **tiny, lora=2, layer_decay=.75,
-                      execution=Execution(speed="checkpointing"))
+    with pytest.warns(UserWarning, match="lora=2 with weights='none'.*starts from random numbers"):
+        done = train_reid(people, "smoke", folder=tmp_path, quiet=False, **tiny, lora=2, layer_decay=.75,
+                          execution=Execution(speed="checkpointing"))
     assert (done.key["lora"], done.key["layer_decay"]) == (2, .75)
     assert "LoRA of rank 2 in" in (said := capsys.readouterr().out) and "parameters train" in said
     loaded = load_trained(tmp_path)
@@ -84,6 +85,7 @@ def test_through_recipes(people, tmp_path, capsys):
 
 
 @NEEDS_PEFT
+@pytest.mark.filterwarnings("ignore:lora=2 with weights")
 def test_the_best_epoch_of_a_fine_tuning_is_kept_merged(people):
     crops = people.where(split="test")
     s = ft.finetune_settings("smoke", "transreid_tiny", "none", epochs=2, lora=2, lr=1e-2)
@@ -132,6 +134,7 @@ def test_what_starts_from_random_numbers_trains_whole():
     assert any(n.startswith("visual") and ".lora_" in n for n in train) and "token_embedding.weight" not in train
 
 
+@pytest.mark.filterwarnings("ignore:lora=2 with weights")
 def test_a_folder_is_not_claimed_where_nothing_can_be_adapted(people, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", sys)       # as if it were there
     with pytest.raises(ValueError, match="BoT has no linear layers"):
