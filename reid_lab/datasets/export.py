@@ -13,9 +13,11 @@ from ..core.basics import check_choice
 from ..core.files import atomic_path
 from ..data.table import Finding, ReidTable, TableError
 from .aerial import unfit_aerial, write_aeri, write_tbapr
+from .clothes_sets import CLOTHES_LAYOUTS
 from .cross_set import write_cross_set
-from .dg_sets import DG_SETS, unfit_dg_rows, write_dg_set
+from .dg_sets import DG_SETS, dg_rows, unfit_dg_rows, write_dg_set
 from .image_sets import IMAGE_SETS, unfit_rows, write_image_set
+from .occluded_sets import OCCLUDED_LAYOUTS
 from .record import Layout, no_junk
 from .registry import DATASETS
 from .text_sets import TEXT_SETS, write_mals, write_text_set
@@ -59,7 +61,7 @@ def _dg_layout(dataset, form):
     if form.cameras > 1: keeps.insert(1, 'cam')
     if form.roles != {'both'} or dataset == 'cuhk03': keeps.append('role')
     return Layout(partial(write_dg_set, dataset=dataset), dataset, tuple(keeps),
-                  unfit=partial(unfit_dg_rows, dataset=dataset))
+                  unfit=partial(unfit_dg_rows, dataset=dataset), rows=partial(dg_rows, dataset=dataset))
 
 
 LAYOUTS = {
@@ -70,7 +72,9 @@ LAYOUTS = {
     'aeri-pedes': Layout(write_aeri, 'aeri-pedes', ('pid', 'view', 'split'), unfit=unfit_aerial),
     'tbapr': Layout(write_tbapr, 'tbapr', ('pid', 'view', 'split'), unfit=unfit_aerial),
     **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()},
-    **{name: _dg_layout(name, form) for name, form in DG_SETS.items()}}
+    **{name: _dg_layout(name, form) for name, form in DG_SETS.items()},
+    **CLOTHES_LAYOUTS, # a line for each family of sets, see `reid_lab.datasets.record`
+    **OCCLUDED_LAYOUTS}
 
 # %% ../../nbs/07_datasets/70_export.ipynb #540210bc
 def _renumber(table):

@@ -67,3 +67,4 @@ class Layout:
     needs_caption: bool = False  # Images without a caption cannot be written
     unfit: Callable = no_junk  # `unfit(table)` -> findings on rows that have no place
     needs: tuple[str, ...] = ()  # Own columns without which it cannot be written
+    rows: Callable | None = None  # `rows(table)` -> the rows of any table with these columns that have a place

@@ -26,9 +26,11 @@ from ..core.plugins import Registry
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
 from ..data.table import Finding, ReidTable, TableError
 from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tbapr
+from .clothes_sets import CLOTHES_SETS
 from .cross_set import cross_set_notes, load_cross_set
 from .dg_sets import CUHK03_IMAGES, DG_SETS, check_dg_set, cuhk03_notes, load_cuhk03, load_dg_set
 from .image_sets import IMAGE_SETS, check_image_set, layout_notes, load_image_set
+from .occluded_sets import OCCLUDED_SETS
 from .record import Dataset
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
 
@@ -213,7 +215,11 @@ DATASETS = {
                  'Person Search, CVPR 2017')}
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #19f62f7b
-DATASETS = Registry('dataset', DATASETS) # it notes which module of yours adds a dataset
+DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
+    **DATASETS,
+    **CLOTHES_SETS, # a line for each family of sets, see `reid_lab.datasets.record`
+    **OCCLUDED_SETS,
+})
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d
 def dataset_key(name:str, # In any case, with `-` or `_`
@@ -266,7 +272,8 @@ def require(name:str, # Key of `DATASETS`
 # %% ../../nbs/07_datasets/60_registry.ipynb #c7e71b70
 def _n_images(spec):
     "Images that a benchmark is published with; of alternatives the largest"
-    return int(sum(np.max(count[1]) for count in (spec.counts or {}).values()))
+    known = [count[1] for count in (spec.counts or {}).values() if count[1] is not None]
+    return int(sum(np.max(images) for images in known))
 
 
 def describe_datasets() -> pd.DataFrame: # Title, facts, images and captions as published, citation

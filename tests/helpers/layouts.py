@@ -1,14 +1,33 @@
 "A small table for every layout"
 from reid_lab.data.table import ReidTable
 from reid_lab.datasets.aerial import aerial_table
+from reid_lab.datasets.clothes_sets import CLOTHES_FORMS, prcc_rows
 from reid_lab.datasets.dg_sets import DG_SETS, dg_rows
 from reid_lab.datasets.export import LAYOUTS
+from reid_lab.datasets.folder_sets import folder_rows
 from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
 
 AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
 TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
+
+
+def small_folder_set(layout):
+    "A table of people in two outfits, covered under their first camera, in the order of the folders"
+    t = tiny_table(8, 4, 0, roles=True)
+    t = t.assign(pid=t["pid"] + 1, clothes=1000 * (t["pid"] + 1) + 1 + (t["cam"] > 1), occluded=t["cam"] == 0)
+    form = (CLOTHES_FORMS | OCCLUDED_FORMS)[layout]
+    t = prcc_rows(t) if layout == "prcc" else folder_rows(t.where(split=["train", "test"]), form)
+    names = [part.subset for part in form.folders]
+    if layout == "p-dukemtmc-reid": t = t.take(t["occluded"].argsort(kind="stable"))   # whole people come first
+    f = t.frame.assign(at=[names.index(s if s != "test" else r) for s, r in zip(t["split"], t["role"])])
+    in_folder = f.cam.where((f.split == "test") & (layout == "prcc"), 0)   # cameras of PRCC are folders in testing
+    f = f.assign(folder=in_folder).sort_values(["at", "folder"], kind="stable").drop(columns=["at", "folder"])
+    if form.anew: f = f.assign(pid=f.pid.rank(method="dense").astype("int64"))   # testing counts on from training
+    if not DATASETS[layout].cameras: f = f.assign(cam=-1)
+    return t._with(f)
 
 
 def small(layout):
@@ -17,6 +36,7 @@ def small(layout):
         t = tiny_table(n_ids=8, per_id=2).where(split="test")
         return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
     if layout in AERIAL: return aerial_table()
+    if layout in CLOTHES_FORMS or layout in OCCLUDED_FORMS: return small_folder_set(layout)
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     if layout in DG_SETS:  # in the order of the folders
