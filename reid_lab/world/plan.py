@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAN_VERSION', 'KINDS', 'SCENARIOS', 'DOMAINS', 'PRESETS', 'TASKS', 'sensor', 'SiteCamera', 'Scenario', 'Domain',
-           'make_camera', 'sample_shot', 'Group', 'Options', 'Wording', 'CameraCounts', 'text_groups', 'reid_groups',
-           'aerial_groups', 'world_counts', 'Item', 'Plan']
+           'make_camera', 'muted_occluder', 'sample_shot', 'Group', 'Options', 'Wording', 'CameraCounts', 'text_groups',
+           'reid_groups', 'aerial_groups', 'aerial_ground_groups', 'world_counts', 'Item', 'site_skew', 'Plan']
 
 # %% ../../nbs/03_world/60_plan.ipynb #fddd6a43
 from collections.abc import Sequence
@@ -143,7 +143,8 @@ def make_camera(seed:int, # World seed
 _OCCLUDER_PLACES = {'low': (.10, .42), 'pole': (.15, .85), 'side': (.12, .38)} # kind -> range, as a share of the image
 
 
-def _muted_occluder(rng):
+def muted_occluder(rng:np.random.Generator, # Of this image
+    ) -> Occluder:
     "Something in a greyish colour that stands in front; half of them are low"
     grey, warm = rng.uniform(45, 165), rng.normal(2, 7)
     rgb = tuple(round(float(v)) for v in np.clip((grey + warm, grey + .4*warm, grey - .8*warm), 10, 230))
@@ -178,7 +179,7 @@ def sample_shot(rng:np.random.Generator, # Of this image
     stride, look = _r(rng.uniform(.26, .52)), clip(rng.normal(0, .3), .8)
     offset = tuple(_r(v) for v in rng.random(3))
     occluder = None
-    if for_occluder < occluders: occluder = _muted_occluder(rng)
+    if for_occluder < occluders: occluder = muted_occluder(rng)
     return Shot(yaw=_r((yaw + np.pi) % (2*np.pi) - np.pi), action=action, phase=_r(2*np.pi*phase), arms=arms,
                 stride=stride, look=look, box=box, offset=offset, occluder=occluder, time=_r(time),
                 seed=int(rng.integers(2**31)))
@@ -286,26 +287,44 @@ def aerial_groups(train:int, # Training identities
                    Group(split, 'real-like', ids, ground, cams, first_cam=cams, people=split, role=role)]
     return tuple(groups)
 
+
+def aerial_ground_groups(train:int, # Training identities
+    test:int, # Test identities
+    cams:int, # Cameras of either kind
+    per_cam:int=2, # Images per identity and camera
+    ) -> tuple[Group, ...]:
+    "The same identities from drones and from the ground; each camera's first test image is a query"
+    views = dict(aerial=dict(kinds=('low drone', 'aerial', 'low drone')), ground=dict(first_cam=cams))
+    groups = []
+    for split, ids in (('train', train), ('val', max(10, test//4)), ('test', test)):
+        role = 'both' if split == 'train' else 'first'
+        groups += [Group(split, 'real-like', ids, cams*per_cam, cams, people=split, role=role, **view)
+                   for view in views.values()]
+    return tuple(groups)
+
 # %% ../../nbs/03_world/60_plan.ipynb #72193bda
 PRESETS:dict[str, dict] = { # preset -> options and, per task, groups
     'smoke': dict(
         options=Options(size=(64, 32)),
         text=text_groups(train=200, shots=2, val=24, test=50, tune=48, tune_shots=4, cameras=CameraCounts(16, 6)),
         reid=reid_groups(train=40, seen=3, unseen=2, test=30, per_cam=2),
-        aerial=aerial_groups(train=60, aerial=2, ground=1, test=30, cams=3)),
+        aerial=aerial_groups(train=60, aerial=2, ground=1, test=30, cams=3),
+        **{'aerial-ground': aerial_ground_groups(train=40, test=30, cams=2)}),
     'quick': dict(
         options=Options(),
         text=text_groups(train=2600, shots=3, val=150, test=400, tune=800, tune_shots=4,
                          cameras=CameraCounts(64, 15)),
         reid=reid_groups(train=400, seen=5, unseen=4, test=250, per_cam=2),
-        aerial=aerial_groups(train=800, aerial=3, ground=2, test=300, cams=6)),
+        aerial=aerial_groups(train=800, aerial=3, ground=2, test=300, cams=6),
+        **{'aerial-ground': aerial_ground_groups(train=400, test=200, cams=3)}),
     'full': dict(
         options=Options(size=(384, 128), supersample=1),
         text=text_groups(train=20_000, shots=4, val=500, test=1000, tune=4000, tune_shots=4,
                          cameras=CameraCounts(200, 15)),
         reid=reid_groups(train=1500, seen=5, unseen=10, test=1000, per_cam=2),
-        aerial=aerial_groups(train=3700, aerial=8, ground=3, test=1000, cams=8))}
-TASKS = ('text', 'reid', 'aerial')
+        aerial=aerial_groups(train=3700, aerial=8, ground=3, test=1000, cams=8),
+        **{'aerial-ground': aerial_ground_groups(train=1500, test=1000, cams=4)})}
+TASKS = ('text', 'reid', 'aerial', 'aerial-ground')
 
 
 def world_counts(preset:str, # Key of `PRESETS`
@@ -335,7 +354,11 @@ class Item:
     number:int # among the images of the identity in this group
 
 # %% ../../nbs/03_world/60_plan.ipynb #277038fb
-def _site_skew(seed, scenario, site, strength):
+def site_skew(seed:int, # Of the world
+    scenario:str, # One of `SCENARIOS`
+    site:int, # Number in the table
+    strength:float, # `skew` of `Options`
+    ) -> dict: # attribute -> value -> factor
     "Factors of the values of each attribute among the people of a site"
     skew = random_skew(seed, site, strength) if strength else {}
     for slot, value, factor in SCENARIOS[scenario].skew:
@@ -395,7 +418,7 @@ class Plan:
         residents = []
         for site in range(group.first_site, group.first_site + group.sites):
             skew = None
-            if group.domain != 'generated': skew = _site_skew(self.seed, self._scenario(site), site, options.skew)
+            if group.domain != 'generated': skew = site_skew(self.seed, self._scenario(site), site, options.skew)
             people = sample_people(min(per_site, group.ids - len(residents)), seed, options.family_rate,
                                    options.uniform_rate, skew, site=site, pid=self.next_pid)
             self.next_pid += len(people)

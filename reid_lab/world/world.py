@@ -30,6 +30,13 @@ from ..data.table import ReidTable
 from ..moved import forward
 from . import bodies, captions as wording, people as crowd, places, render as rays
 from .captions import caption
+from reid_lab.world.conditions import (
+    CONDITIONS_VERSION,
+    ConditionedPlan,
+    Conditions,
+    check_conditions,
+    photograph,
+)
 from .people import ATTRIBUTES, PARTS, Person, sample_people
 from reid_lab.world.plan import (
     DOMAINS,
@@ -39,7 +46,6 @@ from reid_lab.world.plan import (
     SCENARIOS,
     TASKS,
     Group,
-    Options,
     Plan,
     Wording,
     make_camera,
@@ -136,20 +142,22 @@ class World:
     def __init__(self, preset:str='quick', # smoke, quick or full
         seed:int=0, # World seed, 0 to 2**32 - 1; from 1000 on for validation, by convention
         cache:str | Path=None, # Folder (default: `worlds` in `cache_dir`)
-        task:str='text', # text, reid or aerial
+        task:str='text', # text, reid, aerial or aerial-ground
         backend:str='auto', # See `render`; without effect on the images
         n_jobs:int=None, # Processes for rendering; default: one per core for large worlds, else 1
         groups:Sequence[Group]=None, # Instead of the preset's
-        **overrides:Any, # Fields of `Options` and `Wording`
+        **overrides:Any, # Fields of `Options`, `Wording` and `Conditions`
         ) -> None:
         usual = PRESETS[check_choice('preset', preset, PRESETS)]
         check_choice('task', task, TASKS)
         self.groups = usual[task] if groups is None else _checked_groups(groups)
-        of_pixels, of_wording = [{f.name for f in fields(kind)} for kind in (Options, Wording)]
-        for name in overrides: check_choice('option', name, [*of_pixels, *of_wording])
-        wording = replace(Wording(), **{k: v for k, v in overrides.items() if k in of_wording})
-        options = replace(usual['options'], **{k: v for k, v in overrides.items() if k in of_pixels})
+        records = (usual['options'], Wording(), Conditions())
+        names = [{f.name for f in fields(record)} for record in records]
+        for name in overrides: check_choice('option', name, [name for own in names for name in own])
+        options, wording, conditions = (replace(record, **{k: v for k, v in overrides.items() if k in own})
+                                        for record, own in zip(records, names))
         self.wording, self.options = _checked_wording(wording), _checked_options(options)
+        self.conditions = check_conditions(conditions, self.groups)
         self.preset, self.task = preset, task
         self.seed = check_whole('seed', seed, 0, SEEDS - 1)
         self.backend = check_choice('backend', backend, BACKENDS)
@@ -159,7 +167,13 @@ class World:
     @cached_property
     def plan(self) -> Plan:
         "Everything that is decided before rendering"
-        return Plan(self.groups, self.options, self.seed)
+        if not self.conditions: return Plan(self.groups, self.options, self.seed)
+        return ConditionedPlan(self.groups, self.options, self.seed, self.conditions)
+
+    @property
+    def name(self) -> str: # `world-quick+outfits2`
+        "Preset and conditions, as the column `dataset` of result rows says them"
+        return f'world-{self.preset}{self.conditions}'
 
     @property
     def key(self) -> str:
@@ -168,8 +182,10 @@ class World:
                  self.seed, [asdict(g) for g in self.groups], asdict(self.options)]
         # The first plan is not in its name, so that images rendered before there was a number are found
         if PLAN_VERSION != 1: facts.append(PLAN_VERSION)
+        if self.conditions: facts.append([CONDITIONS_VERSION, asdict(self.conditions)])
         spec = json.dumps(facts, sort_keys=True)
-        return f'{self.preset}-{self.task}-{self.seed}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
+        start = f'{self.preset}{self.conditions}-{self.task}-{self.seed}'
+        return f'{start}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
 
     @property
     def folder(self) -> Path: # Of the cache, which may not exist yet
@@ -177,8 +193,8 @@ class World:
         return self.cache/self.key
 
     def __repr__(self):
-        n = sum(g.ids*g.shots for g in self.groups)
-        return f"World({self.preset}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
+        n = sum(g.ids*g.shots for g in self.groups)*self.conditions.track
+        return f"World({self.preset}{self.conditions}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
 
 # %% ../../nbs/03_world/70_world.ipynb #7b61d8c0
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), areas (n,2,parts): fractions and pixels
@@ -188,8 +204,7 @@ def _render_chunk(items, options, backend): # -> images (n,H,W,3), areas (n,2,pa
     last, reference = None, None
     for i, item in enumerate(items):
         if item.seen != last: last, reference = item.seen, reference_areas(item.seen, backend)
-        camera = item.camera.at(item.shot.time)
-        rendered = render(item.seen, camera, item.shot, options.size, options.supersample, backend, reference)
+        rendered = photograph(item, options, backend, reference)
         images[i] = rendered.image
         for part, area in rendered.visible.items(): areas[i, :,
                                                           PARTS.index(part)] = area['fraction'], area['pixels']
@@ -232,7 +247,9 @@ def _record(plan, number):
 def _records(plan): # -> dict of lists
     "All rows, column by column"
     records = [_record(plan, number) for number in range(len(plan.items))]
-    return {column: [record[column] for record in records] for column in _COLUMNS}
+    columns = {column: [record[column] for record in records] for column in _COLUMNS}
+    if isinstance(plan, ConditionedPlan): columns |= plan.columns()
+    return columns
 
 
 def _number(path):
@@ -266,6 +283,7 @@ def _captions_of(world, item, areas): # Areas (2,parts) -> list of str
     wording, domain = world.wording, DOMAINS[item.camera.domain]
     person, visible = item.person, None
     if wording.level == 'shot':
+        if getattr(item, 'infrared', False): return []      # every caption names colours, which it does not show
         person = item.seen
         visible = {part: dict(fraction=float(fraction), pixels=int(pixels))
                    for part, fraction, pixels in zip(PARTS[1:], areas[0, 1:], areas[1, 1:])}
@@ -407,14 +425,16 @@ def _cached_captions(world, folder):
 
 # %% ../../nbs/03_world/70_world.ipynb #78fa6a98
 @patch
-def table(self:World) -> ReidTable: # All splits and domains; also columns facing, action, time, family, group
+def table(self:World) -> ReidTable: # All rows; also facing, action, time, family, group, and what conditions add
     "Build or open the world and return its table"
     folder = self.build()
     frame = pd.DataFrame(json.loads((folder/'table.json').read_text()))
     frame['attrs'] = [dict(zip(ATTRIBUTES, v)) for v in frame['attrs']]
     frame['captions'] = _cached_captions(self, folder)
-    table = ReidTable(frame, folder, Reader(folder), name=f'world {self.preset} {self.task} seed {self.seed}')
-    table.further = []  # facing and the like are known of rendered images only, and stay out of features
+    name = f'world {self.preset}{self.conditions} {self.task} seed {self.seed}'
+    table = ReidTable(frame, folder, Reader(folder), name=name)
+    # facing and the like are known of rendered images only, and stay out of features
+    table.further = [name for name in frame if name not in _COLUMNS and name != 'captions']
     return table
 
 
@@ -431,8 +451,7 @@ def again(self:World, i:int | str, # Row of the world's table, or a path in it
     ) -> Rendered:
     "Render one image of the world again"
     item = self.plan.items[_number(i) if isinstance(i, str) else int(i)]
-    options, camera = self.options, item.camera.at(item.shot.time)
-    return render(item.seen, camera, item.shot, size or options.size, options.supersample, self.backend)
+    return photograph(item, replace(self.options, size=size or self.options.size), self.backend)
 
 
 @patch

@@ -40,7 +40,8 @@ def test_splits_share_nobody(preset, task):
 
 
 PLANS = {  # version -> plan -> sum of all that it draws
-    1: dict(text="5d89c2e2c46a", reid="84facebad895", aerial="57bf76f82d26", choosy="709151a7121f")}
+    1: dict(text="5d89c2e2c46a", reid="84facebad895", aerial="57bf76f82d26", choosy="709151a7121f",
+            **{"aerial-ground": "ea7b2b3529a0"})}
 
 
 def test_another_plan_has_another_version():
