@@ -110,6 +110,7 @@ def arguments(state:dict, # Under our names, see `translate`
     ) -> dict: # Name -> value
     "Arguments of a constructor that follow from the shapes of a whole checkpoint"
     if gives in ('fastreid', 'osnet'): return {'tower': name for name in towers_of(state, gives)[:1]}
+    if gives == 'rde': return dict(pair='rde')
     if gives in ('resnet50', 'vit', 'sgformer', 'swin', 'aptm', 'camel'):
         try: return camel_arguments(state, gives)
         except KeyError: return {} # tensors are missing: loading will name them

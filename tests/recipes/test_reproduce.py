@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import fastreid, irra, osnet, released_pairs
+from helpers import fastreid, irra, osnet, rde, released_pairs
 from helpers.released_images import (
     DEPTH,
     HEADS,
@@ -220,6 +220,18 @@ def irra_case(tmp, monkeypatch, name="irra-cuhk-pedes", net=None):
 def cfan_case(tmp, monkeypatch): return irra_case(tmp, monkeypatch, "cfan-aeri-pedes", irra.ReleasedCFAN())
 
 
+def rde_case(tmp, monkeypatch):
+    import open_clip
+    torch.manual_seed(3)
+    net = randomised(rde.Released())
+    for name, p in net.named_parameters():
+        p.data = (p.data*(3 if "attn.in_proj" in name else 1)).half().float()
+    torch.save(irra.container(net), tmp/"best.pth")
+    entry, read = small("rde-cuhk-pedes", size=rde.BIG), open_clip.get_tokenizer("ViT-B-16")
+    return Case(entry, tmp/"best.pth", lambda x, cam: rde.both(net.image(standard(x, CLIP))),
+                lambda captions: rde.both(net.text(read(captions))))
+
+
 def pair_case(tmp, monkeypatch, kind):
     "APTM with a Swin of timm, captions as they are; CAMeL with an SG-Former, captions cleaned"
     from transformers import BertTokenizer
@@ -264,7 +276,7 @@ def pair_case(tmp, monkeypatch, kind):
 CASES = dict(bot=bot_case, agw=agw_case, openunreid=openunreid_case, transreid=transreid_case,
              transreid_plain=partial(transreid_case, jigsaw=False), clip_reid=clip_reid_case, fastreid=fastreid_case,
              fastreid_mgn=partial(fastreid_case, family="mgn", backbone="r50_ibn"), osnet=osnet_case, irra=irra_case,
-             cfan=cfan_case, aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
+             rde=rde_case, cfan=cfan_case, aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
@@ -360,7 +372,7 @@ def test_the_command_from_a_file_to_a_merged_row(folders, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("words, message", [
-    (["run", "rde-rstpreid", "--weights", "w.pth", "--data", "."], "cannot be repeated yet: the layout is recognised"),
+    (["run", "plip-cuhk-pedes", "--weights", "w.pth", "--data", "."], "cannot be repeated yet: a modified ResNet"),
     (["run", "bot-market"], "bot-market1501"), (["check", "bot-market1501", "--data", "."], "needs --weights"),
     (["check"], "needs the name of an entry"), (["list", "--weights", "w.pth"], "--weights is for"),
     (["check", "bot-market1501", "--weights", "w", "--data", ".", "--out", "x"], "--out is for"),

@@ -555,6 +555,13 @@ _IRRA = Layout('irra', 'a released IRRA, or a program of its line', 'irra', fits
     keys=(r'base_model\.visual\.class_embedding',), pixels='mean and deviation of CLIP',
     rename=((r'^base_model\.', ''), (r'^classifier\.', 'classify.'),
             (r'^(cross_attn|cross_modal_transformer|ln_pre_t|ln_pre_i|ln_post|mlm_head)\.', r'irr.\1.')))
+_UNUSED = 'not run by the released program'
+_RDE = Layout('rde', 'a released RDE', 'rde', fits=('frozen_pair',), pixels=_IRRA.pixels,
+    keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'),
+    leave=((r'visul_emb_layer\.linear\.', _UNUSED), (r'(visul|texual)_emb_layer\.mlp\.bns\.1\.', _UNUSED)),
+    rename=((r'^base_model\.', ''), (r'^visul_emb_layer\.fc\.', 'image_tokens.linear.'),
+            (r'^visul_emb_layer\.', 'image_tokens.'), (r'^texual_emb_layer\.', 'text_tokens.'),
+            (r'\.mlp\.layers\.0\.', '.first.'), (r'\.mlp\.bns\.0\.', '.norm.'), (r'\.mlp\.layers\.1\.', '.second.')))
 _CFAN = Layout('cfan', 'a released CFAN', 'cfan_b16', fits=('cfan_b16',), pixels=_IRRA.pixels,
     keys=(r'base_model\.visual\.class_embedding', r'query', r'mlp_logsigma2\.0\.weight', r'cross_attn\..*'),
     leave=((r'mlm_head\.', 'a head for masked words that its losses do not use'),
@@ -620,8 +627,6 @@ _CAMEL_STATE = Layout('camel_state', "a plain state dict of this library's camel
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #a4fe2844
 _CLIP_REID_R50 = Layout('clip_reid_r50', 'a released CLIP-ReID (ResNet-50)', '',
     keys=(r'image_encoder\.attnpool\..*', r'prompt_learner\.cls_ctx'))
-_RDE = Layout('rde', 'a released RDE', '',
-    keys=(r'base_model\.visual\.class_embedding', r'(visul|texual)_emb_layer\..*'))
 _OSNET = Layout('osnet', 'an OSNet', 'osnet', fits=('frozen',), pixels=_TORCHVISION.pixels,
     keys=(r'conv1\.conv\.weight', r'conv2\.0\.gate\.fc1\.weight', r'conv5\.conv\.weight'),
     leave=((r'classifier\.', _HEAD),),
