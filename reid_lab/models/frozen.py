@@ -38,7 +38,6 @@ from reid_lab.models.hugging_face import (
 )
 from .onnx_towers import OnnxOptions, OnnxTower
 from .osnet import FORMS as OSNETS, OSNet, osnet_form
-from .rde import rde_tower
 from reid_lab.models.published import (
     clip_configuration,
     published_folder,
@@ -46,6 +45,7 @@ from reid_lab.models.published import (
     timm_size,
     transformers_folder,
 )
+from .rde import rde_tower
 from reid_lab.models.timm_towers import (
     check_timm_name,
     fit_positions,
