@@ -3,10 +3,11 @@
     python benchmarks/start_up.py [--rounds 5]
 
 Bases and commands take turns, so that a machine that is busy for a while slows all of them; what is compared is the CPU
-time of the process and its children, the median of the rounds. The last line is one sentence to a gallery that
-`reid_lab serve` keeps open.
+time of the process and its children, the median of the rounds. A round before them, which does not count, writes the
+byte code. The last line is one sentence to a gallery that `reid_lab serve` keeps open.
 """
 import argparse
+import os
 import resource
 import subprocess
 import sys
@@ -19,6 +20,9 @@ import numpy as np
 from PIL import Image
 
 COMMAND = ["-m", "reid_lab"]
+AS_USERS = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+LISTS = ("experiments", "models", "datasets", "layouts", "worlds", "weights", "papers", "metrics")
+HELPS = ("run", "doctor", "world", "compare", "metrics", "published")   # those that print what is registered, too
 OPEN = """
 import sys, time
 from reid_lab.cli.serve import OpenGallery, reply_to
@@ -45,7 +49,8 @@ def cpu_seconds(arguments):
     "User and system time of a Python process"
     def spent(): return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     before = spent()
-    subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+                   env=AS_USERS)
     return spent() - before
 
 
@@ -60,11 +65,11 @@ def cases(folder):
     "Lists, a refusal, and commands on twenty crops"
     crops, images, both = folder/"crops", folder/"bot.npz", folder/"clip.npz"
     clip = "import open_clip"
+    lists = [Case(f"list {what}", [*COMMAND, "list", what], most=1/6) for what in LISTS]
+    helps = [Case(f"{name} --help", [*COMMAND, name, "--help"], most=1/6) for name in HELPS]
     return [
-        Case("list models", [*COMMAND, "list", "models"], most=1/6),
-        Case("list weights", [*COMMAND, "list", "weights"], most=1/6),
-        Case("list experiments", [*COMMAND, "list", "experiments"], most=1/6),
-        Case("list datasets", [*COMMAND, "list", "datasets"], most=1/6),
+        Case("--help", [*COMMAND, "--help"], most=1/6), *lists, *helps,
+        Case("datasets", [*COMMAND, "datasets"], most=1/6),
         Case("run camel -p sed=1 (refused)", [*COMMAND, "run", "camel", "-p", "sed=1"], most=1/6),
         Case("run dmg -p preset=quik (refused)", [*COMMAND, "run", "dmg", "-p", "preset=quik"], most=1/6),
         Case("run dart3 -p methods=x (refused)", [*COMMAND, "run", "dart3", "-p", "methods=x"], most=1/6),
@@ -77,27 +82,33 @@ def cases(folder):
         Case("search, clip_tiny", [*COMMAND, "search", both, "a man in a coat"], clip)]
 
 
+def seconds_of_a_sentence(features):
+    "CPU time of one sentence to a gallery that is open"
+    call = [sys.executable, "-c", OPEN, features]
+    return float(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="of each base and command")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--lists", action="store_true", help="lists and help only, which need no data")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_crops(folder/"crops")
-        todo = cases(folder)
+        todo = [case for case in cases(folder) if case.most < .2 or not args.lists]
         bases = dict.fromkeys(case.base for case in todo)
         seconds = {what: [] for what in [*bases, *(case.name for case in todo)]}
-        for _ in range(rounds):
+        for _ in range(args.rounds + 1):
             for base in bases: seconds[base].append(cpu_seconds(["-c", base]))
             for case in todo: seconds[case.name].append(cpu_seconds(case.arguments))
-        call = [sys.executable, "-c", OPEN, folder/"clip.npz"]
-        one = subprocess.run(call, capture_output=True, text=True, check=True)
-    typical = {what: median(values) for what, values in seconds.items()}
+        sentence = None if args.lists else seconds_of_a_sentence(folder/"clip.npz")
+    typical = {what: median(values[1:]) for what, values in seconds.items()}
     for base in bases: print(f"{base:34} {typical[base]:6.2f} s")
     for case in todo:
         ratio = typical[case.name]/typical[case.base]
         print(f"{case.name:34} {typical[case.name]:6.2f} s   {ratio:5.2f} of {case.base} (aim: {case.most:.2f})")
-    sentence = float(one.stdout)
+    if sentence is None: return
     ratio = sentence/typical["import torch"]
     name = "a sentence to a gallery kept open"
     print(f"{name:34} {sentence:6.3f} s   {ratio:5.3f} of import torch (aim: {1/15:.3f})")

@@ -229,7 +229,9 @@ def _print_next(steps):
 
 def _layout_of_datasets(a):
     "`reid_lab datasets`"
-    from reid_lab.datasets.registry import DATASETS
+    from reid_lab.core.basics import late_library
+    with late_library('pandas'):
+        from reid_lab.datasets.registry import DATASETS
     for key, dataset in DATASETS.items():
         print(f'{key:12} {dataset.title}\n    layout: {dataset.layout}\n    source: {dataset.citation}')
     return 0

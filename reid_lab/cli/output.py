@@ -212,7 +212,9 @@ def _shared(model):
 
 
 def _datasets():
-    from reid_lab.datasets.registry import DATASETS
+    from reid_lab.core.basics import late_library
+    with late_library('pandas'):
+        from reid_lab.datasets.registry import DATASETS
     words = dict(captions='captions', cameras='cameras', image_queries='image queries')
     def line(key, dataset):
         has = [word for name, word in words.items() if getattr(dataset, name)]
@@ -222,7 +224,9 @@ def _datasets():
 
 
 def _layouts():
-    from reid_lab.datasets.export import LAYOUTS
+    from reid_lab.core.basics import late_library
+    with late_library('pandas'):
+        from reid_lab.datasets.export import LAYOUTS
     return {k: f"read as {x.dataset}; keeps {', '.join(x.keeps)}" for k, x in LAYOUTS.items()}
 
 
@@ -247,14 +251,17 @@ def _papers():
 
 
 def _scores():
-    import numpy as np
-
-    from reid_lab.retrieval.embeddings import Embeddings
-    from reid_lab.retrieval.metrics import retrieval_metrics
-    two = Embeddings(np.eye(2, dtype=np.float32), np.arange(2))
-    found = retrieval_metrics(two, Embeddings(two.emb, two.pid))
-    counts = dict(n_query='number of queries', n_skipped='number of queries without a match, which do not count')
-    return {name: counts.get(name, 'percent') for name in found}
+    "In words, since computing them to see their names takes a second of imports"
+    return dict(
+        R1='percent of queries whose first result is a match',
+        R5='percent of queries with a match among the first 5 results',
+        R10='percent of queries with a match among the first 10 results',
+        mAP='percent; mean over the queries of the average precision of their lists',
+        mINP='percent; of each query, its matches over the rank of the last of them',
+        mSD='percent; average precision whose hits are weighed by similarity (UFineBench, sec. 5)',
+        RSum='R1 + R5 + R10',
+        n_query='number of queries',
+        n_skipped='number of queries without a match, which do not count')
 
 # %% ../../nbs/16_cli/30_output.ipynb #9f16423a
 LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layouts=_layouts, worlds=_worlds,

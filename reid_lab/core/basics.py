@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['LAST_SEED', 'DEVICES', 'check_choice', 'as_list', 'check_whole', 'check_number', 'check_function', 'check_record',
-           'check_fields', 'warn_caller', 'extra_library', 'OnUse', 'stream', 'torch_stream', 'seed_everything',
-           'sensible_threads', 'check_device', 'pick_device', 'uses_gpu', 'checkout', 'project_root', 'cache_dir',
-           'dataset_root', 'results_file', 'live_widgets', 'unit_norm', 'common_scale']
+           'check_fields', 'warn_caller', 'extra_library', 'OnUse', 'late_library', 'stream', 'torch_stream',
+           'seed_everything', 'sensible_threads', 'check_device', 'pick_device', 'uses_gpu', 'checkout', 'project_root',
+           'cache_dir', 'dataset_root', 'results_file', 'live_widgets', 'unit_norm', 'common_scale']
 
 # %% ../../nbs/00_core/10_basics.ipynb #9ea05ff2
 import numbers
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
@@ -192,6 +193,29 @@ class OnUse:
 
     def __repr__(self):
         return f'OnUse({self.place!r})' if self.package else f"OnUse({self.place!r}, '')"
+
+# %% ../../nbs/00_core/10_basics.ipynb #6f0a4005
+class _StandIn(ModuleType):
+    "Imports a library when one of its names is asked for"
+    def __getattr__(self, name):
+        # `import pandas.api` beside a stand-in would execute parts of the library twice
+        if name.startswith('__'): raise AttributeError(f'{name}: {self.__name__} is not imported yet')
+        if sys.modules.get(self.__name__) is self: del sys.modules[self.__name__]
+        from importlib import import_module
+        return getattr(import_module(self.__name__), name)
+
+
+@contextmanager
+def late_library(name:str, # Such as `pandas`, which modules import as a whole: `import pandas as pd`
+    ) -> Iterator[None]:
+    "Modules that are imported inside import a library when they use it"
+    if name in sys.modules:
+        yield
+        return
+    stand_in = sys.modules[name] = _StandIn(name)
+    try: yield
+    finally:
+        if sys.modules.get(name) is stand_in: del sys.modules[name]     # who imports it from now on, gets it
 
 # %% ../../nbs/00_core/10_basics.ipynb #95f2f2a6
 def stream(seed:int, # Seed of the experiment

@@ -66,7 +66,7 @@ def _look_at_header(full):
 def look_at_files(table:ReidTable, # Whose image files are meant
     headers:bool=False, # Read width and height of every image, too
     quiet:bool=None, # Whether to suppress progress
-    ) -> pd.DataFrame: # One row an image: `kind` ('' if sound), and with `headers` width, height, several (frames)
+    ) -> 'pd.DataFrame': # One row an image: `kind` ('' if sound), and with `headers` width, height, several (frames)
     "What is wrong with each file, without decoding any"
     if table.reader is not None: return pd.DataFrame(dict(kind=['']*len(table)))
     root, folders, rows = os.path.realpath(table.root), {}, []
@@ -140,7 +140,7 @@ def _crops(table, seen):
 
 
 def file_findings(table:ReidTable, # As given to `look_at_files`
-    seen:pd.DataFrame, # From `look_at_files`
+    seen:'pd.DataFrame', # From `look_at_files`
     leave_out:Sequence[str]=(), # Kinds that another finding names
     ) -> list: # of `Finding`
     "What `look_at_files` saw, as findings"

@@ -311,7 +311,7 @@ def read(self:ImageCache, path:str | Path, # Image file
 
 
 @patch
-def usage(self:ImageCache) -> pd.DataFrame: # Index: size and way of reading; images, GB
+def usage(self:ImageCache) -> 'pd.DataFrame': # Index: size and way of reading; images, GB
     "What is in the cache"
     sizes = {place.name: [f.stat().st_size for f in _entries(place)] for place in self._places()}
     return pd.DataFrame({k: dict(images=len(v), GB=sum(v)/1e9) for k, v in sizes.items()},

@@ -112,7 +112,7 @@ def _refuse_spellings(column, found, names, codes, row_name):
 
 
 def read_labels(column:str, # For messages, such as `pid`
-    values:Sequence | pd.Series, # (N,) labels as they came: list, array, column of a frame
+    values:'Sequence | pd.Series', # (N,) labels as they came: list, array, column of a frame
     row_name:Callable[[int], str] | None=None, # Position -> its place for messages; None: the row, from 0
     ) -> Labels:
     "Ids and names of a column; what cannot be an id is refused with its row"
@@ -146,8 +146,8 @@ def partly_missing(labels:Labels, # Of all rows
 
 
 def named_ids(column:str, # For messages, such as `pid`
-    ids:Sequence | pd.Series, # (N,) labels as they came
-    names:Sequence | pd.Series, # (N,) names that belong to them
+    ids:'Sequence | pd.Series', # (N,) labels as they came
+    names:'Sequence | pd.Series', # (N,) names that belong to them
     ) -> Labels:
     "Ids with names of their own; an id without a name keeps its number as its name"
     plain = read_labels(column, ids)
@@ -161,7 +161,7 @@ def named_ids(column:str, # For messages, such as `pid`
     return Labels(plain.ids, both)
 
 # %% ../../nbs/01_data/15_labels.ipynb #b6d0f58a
-def known_ids(ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
+def known_ids(ids:'np.ndarray | pd.Series', # (N,) numbers; -1 is unknown
     ) -> np.ndarray: # In order, each once
     "The ids that are known"
     ids = np.asarray(ids)
@@ -169,7 +169,7 @@ def known_ids(ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
 
 
 def count_known(what:str, # In words, such as `cameras`
-    ids:np.ndarray | pd.Series, # (N,) numbers; -1 is unknown
+    ids:'np.ndarray | pd.Series', # (N,) numbers; -1 is unknown
     ) -> str:
     "How many different ids there are, and how many rows have none"
     lost = int(np.sum(np.asarray(ids) == UNKNOWN))

@@ -49,7 +49,7 @@ COLUMNS = dict(  # name -> (kind, default, meaning)
 )
 
 # %% ../../nbs/01_data/20_table.ipynb #74cffdba
-def _whole(x:pd.Series):
+def _whole(x:'pd.Series'):
     "`x` as int64 if lossless, else `x` unchanged, for `validate` to report"
     if pd.api.types.is_integer_dtype(x) and not x.hasnans: return x.astype('int64')
     is_whole = pd.api.types.is_float_dtype(x) and np.isfinite(x.to_numpy(float)).all() and (x % 1 == 0).all()
@@ -71,7 +71,7 @@ def _or_none(value):
     return value
 
 # %% ../../nbs/01_data/20_table.ipynb #d2d0fd40
-def _complete(frame:pd.DataFrame) -> pd.DataFrame:
+def _complete(frame:'pd.DataFrame') -> 'pd.DataFrame':
     "A copy with every column of `COLUMNS` that has a default, in order, index 0..N-1"
     f = frame.reset_index(drop=True).copy()
     for name, (kind, default, _) in COLUMNS.items():
@@ -103,7 +103,7 @@ def _own_columns(frame):
 
 class ReidTable:
     "One row per image: `frame` (see `COLUMNS`) with paths under `root`, or served by `reader`"
-    def __init__(self, frame:pd.DataFrame, # At least `path` and `pid`
+    def __init__(self, frame:'pd.DataFrame', # At least `path` and `pid`
         root:str | Path | None, # Folder that paths are relative to (None when a reader needs no folder)
         reader:Callable=None, # `paths -> list of (H,W,3) uint8 arrays`; default: image files under `root`
         name:str='', # Shown in summaries and errors
@@ -156,13 +156,13 @@ def take(self:ReidTable, rows:np.ndarray | Sequence[int] | slice, # Boolean mask
     return self._with(self.frame.iloc[rows.astype(np.int64)])
 
 # %% ../../nbs/01_data/20_table.ipynb #cbe4d96e
-_SEVERAL = (list, tuple, set, frozenset, np.ndarray, pd.Series, range)
+_SEVERAL = (list, tuple, set, frozenset, np.ndarray, range)
 
 
 def _match(column, name, wanted):
     "Mask of the rows whose column equals `wanted` (one value, several, or a predicate)"
     if callable(wanted): return column.map(wanted).astype(bool).to_numpy()
-    values = list(wanted) if isinstance(wanted, _SEVERAL) else [wanted]
+    values = list(wanted) if isinstance(wanted, (*_SEVERAL, pd.Series)) else [wanted]
     kind = COLUMNS.get(name, ('',))[0]
     if isinstance(kind, tuple): known = kind
     elif kind == 'str' and len(column): known = sorted(column.unique())
@@ -197,7 +197,7 @@ def gallery(self:ReidTable, split:str='test', # train, val or test
 # %% ../../nbs/01_data/20_table.ipynb #ed99de6d
 @patch
 def text_queries(self:ReidTable, split:str='test', # train, val, test, or None for every row
-    ) -> pd.DataFrame: # One row per caption: caption, pid, cam, path, row, number
+    ) -> 'pd.DataFrame': # One row per caption: caption, pid, cam, path, row, number
     "Text queries, one row per caption; junk has none, unless the table knows no identity at all"
     f = self.frame
     is_query = (f.pid >= 0).to_numpy()
@@ -250,7 +250,7 @@ def images(self:ReidTable, rows:Sequence[int] | np.ndarray=None, # Positions (de
 # %% ../../nbs/01_data/20_table.ipynb #7c19a96d
 @patch
 def summary(self:ReidTable, by:str | Sequence[str]='split', # Column or columns to group by
-    ) -> pd.DataFrame:
+    ) -> 'pd.DataFrame':
     "Counts per group"
     by = as_list(by)
     for b in by: check_choice('by', b, self.frame.columns)
@@ -609,10 +609,10 @@ def __add__(self:ReidTable, other:ReidTable) -> ReidTable:
     return join_tables([self, other])
 
 # %% ../../nbs/01_data/20_table.ipynb #2685147c
-def numbered(f:pd.DataFrame, # Any frame
+def numbered(f:'pd.DataFrame', # Any frame
     c:str, # One of its columns, such as `pid`, with labels as they came
     row_name:Callable[[int], str] | None=None, # Position -> its place for messages; None: the row, from 0
-    ) -> pd.DataFrame: # A copy with that column as int64 and the names in `<c>_name`
+    ) -> 'pd.DataFrame': # A copy with that column as int64 and the names in `<c>_name`
     "Labels as ids, see `reid_lab.data.labels`: whole numbers as they are, names numbered after them, unknown is -1"
     beside = f'{c}_name'
     labels = named_ids(c, f[c], f[beside]) if beside in f else read_labels(c, f[c], row_name)
@@ -628,9 +628,9 @@ def _with_ids(f):
     return f
 
 
-def renamed(frame:pd.DataFrame, # Any frame
+def renamed(frame:'pd.DataFrame', # Any frame
     columns:dict, # Column of `ReidTable` -> column of `frame`
-    ) -> pd.DataFrame:
+    ) -> 'pd.DataFrame':
     "A frame with our names of columns; one that would be there twice is refused"
     for ours, theirs in columns.items():
         also = [o for o, t in columns.items() if t == theirs and o != ours]
@@ -644,7 +644,7 @@ def renamed(frame:pd.DataFrame, # Any frame
 
 
 @patch(cls_method=True)
-def from_dataframe(cls:ReidTable, frame:pd.DataFrame, # Any frame with one row per image
+def from_dataframe(cls:ReidTable, frame:'pd.DataFrame', # Any frame with one row per image
     root:str | Path, # Folder of the images
     columns:dict=None, # Column of `ReidTable` -> column of `frame`
     name:str='', # Shown in summaries and errors
@@ -691,7 +691,7 @@ def assign(self:ReidTable, **columns, # Name = N values in order, one for all ro
 
 @patch
 def unlabelled(self:ReidTable, columns:Sequence[str] | None=None, # Names; None: those of the user's own
-    ) -> pd.DataFrame: # column, missing, rows, first
+    ) -> 'pd.DataFrame': # column, missing, rows, first
     "How many rows say nothing in a column, and the first of them; columns that say it all have no line"
     lines = []
     for name in self.further if columns is None else as_list(columns):

@@ -42,7 +42,7 @@ def aerial_table(n_ids:int=8, # Identities; the last quarter is `test`
 
 def triplets(table:ReidTable, # With the column `grounds`
     split:str='train', # Of the aerial images
-    ) -> pd.DataFrame: # pid, aerial, ground, caption; ground is '' where there is none
+    ) -> 'pd.DataFrame': # pid, aerial, ground, caption; ground is '' where there is none
     "One row a caption"
     if 'grounds' not in table.frame:
         raise ValueError(

@@ -276,7 +276,7 @@ def _n_images(spec):
     return int(sum(np.max(images) for images in known))
 
 
-def describe_datasets() -> pd.DataFrame: # Title, facts, images and captions as published, citation
+def describe_datasets() -> 'pd.DataFrame': # Title, facts, images and captions as published, citation
     "The records of all datasets as a table"
     rows = {}
     for name, spec in DATASETS.items():

@@ -36,6 +36,20 @@ def test_arguments_are_read_without_loading_the_library():
     assert out == "[]\n"
 
 
+def test_lists_are_read_without_torch_and_pandas():
+    "A module of datasets whose signatures name `pd.DataFrame` without quotes brings pandas into every list"
+    code = ("import sys; from reid_lab.cli.commands import main; from reid_lab.cli.output import LISTS\n"
+            "for words in (*(['list', what] for what in LISTS), ['datasets']):\n"
+            "    main(words)\n"
+            "    print(words, {'torch', 'pandas'} & set(sys.modules), file=sys.stderr)\n"
+            "from reid_lab.datasets.registry import describe_datasets\n"
+            "print(type(describe_datasets()), file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *lists, kind = done.stderr.splitlines()
+    assert len(lists) == len(LISTS) + 1 and all(line.endswith(" set()") for line in lists), done.stderr
+    assert kind.endswith("DataFrame'>")     # the stand-in for pandas hands on
+
+
 @pytest.mark.parametrize("args", [[], ["nothing"], ["run"], ["metrics", "q.npz"], ["bias"],
                                   ["bias", "q.npz", "--map", "x"], ["metrics", "q.npz", "g.npz", "--distance", "x"],
                                   ["sweep", "x", "--seeds", "a"]])

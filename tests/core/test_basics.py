@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from reid_lab.core.basics import check_record, warn_caller
+from reid_lab.core.basics import check_record, late_library, warn_caller
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,28 @@ def test_a_warning_of_a_deprecation(package):
     def own(): warn_caller("old", DeprecationWarning)
     with pytest.warns(DeprecationWarning, match="old") as caught: own()
     assert caught[0].filename == __file__
+
+
+def test_a_late_library_is_imported_when_it_is_used(tmp_path, monkeypatch):
+    (tmp_path/"mine").mkdir()
+    (tmp_path/"mine"/"__init__.py").write_text("value = 1\n")
+    (tmp_path/"mine"/"part.py").write_text("")
+    (tmp_path/"users_of_mine.py").write_text("import mine as m\ndef read(): return m.value\n")
+    (tmp_path/"hasty.py").write_text("import mine as m\ndef read(x: m.value): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "mine.part", "users_of_mine", "hasty"): monkeypatch.delitem(sys.modules, name, raising=False)
+    try:
+        with late_library("mine"): users = importlib.import_module("users_of_mine")
+        assert "mine" not in sys.modules and users.read() == 1
+        mine = sys.modules["mine"]
+        with late_library("mine"): assert importlib.import_module("mine") is mine   # it is there by now
+        del sys.modules["mine"]
+        with late_library("mine"), pytest.raises(ModuleNotFoundError, match="'mine' is not a package"):
+            importlib.import_module("mine.part")    # would be executed beside the stand-in
+        assert "mine" not in sys.modules
+        with late_library("mine"):
+            hasty = importlib.import_module("hasty")    # its signature uses the library
+            assert type(sys.modules["mine"]) is type(sys) and sys.modules["mine"].value == 1
+        assert hasty.m.value == 1
+    finally:
+        for name in ("mine", "mine.part", "users_of_mine", "hasty"): sys.modules.pop(name, None)
