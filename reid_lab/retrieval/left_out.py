@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ONE_CAMERA', 'SideColumns', 'Codes', 'codes_of', 'auto_rule', 'LeftOut', 'MissingColumn', 'check_columns',
-           'apply_junk', 'labelled_side', 'compared_labels']
+           'named_column', 'apply_junk', 'labelled_side', 'compared_labels']
 
 # %% ../../nbs/06_retrieval/34_left_out.ipynb #aa675475
 from collections.abc import Mapping, Sequence
@@ -226,7 +226,9 @@ def _column(side, name):
     return values
 
 
-def _named(side, column):
+def named_column(side:SideColumns, # Of queries or gallery
+    column:str, # Such as `cam`
+    ) -> np.ndarray: # (N,) of texts, '' for unknown
     "Values of a column as text: by the names of cameras and people where a side has them"
     names = f'{column}_name'
     return _value_names(column, _column(side, names if names in side else column))
@@ -235,7 +237,7 @@ def _named(side, column):
 def _pairs_of(rule, q, g):
     "The pairs of a rule, as queries and images"
     def part(column, query, image):
-        of_queries, of_images = _named(q, column), _named(g, column)
+        of_queries, of_images = named_column(q, column), named_column(g, column)
         there = {*of_queries, *of_images} - {''}
         for value in (query, image):
             if label_name(value) not in there:

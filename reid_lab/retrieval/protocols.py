@@ -190,6 +190,13 @@ class Protocol:
         every_row = not (self.queries or self.gallery or self.draw or self.without_queries)
         return every_row and self.measure == Measure()
 
+    @property
+    def identity_column(self) -> str: # '' where it does not matter
+        "The column by which a query and a gallery row are known to be one, where the protocol asks"
+        asks = self.without_queries or (self.draw is not None and self.draw.rest_asks)
+        if not asks: return ''
+        return 'track' if self.measure.pooling else 'path'
+
     def columns(self, side:str, # 'queries' or 'gallery'
         ) -> tuple[str, ...]: # Each once
         "The columns that a side needs"
@@ -198,6 +205,7 @@ class Protocol:
         names = ['pid', *rows.columns, *self.junk.columns]
         if self.draw is not None and self.draw.of == side: names += self.draw.columns
         if self.measure.pooling: names.append('track')
+        if self.identity_column: names.append(self.identity_column)
         return tuple(dict.fromkeys(names))
 
     def sentences(self) -> list[str]:
