@@ -1,0 +1,292 @@
+"""Protocols: each rule against a plain loop over random tables, each name at least once; draws as the cited programs make them"""
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given, settings, strategies as st
+
+import reid_lab.retrieval.metrics as metrics
+from reid_lab.retrieval.draws import apply_protocol
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.junk import Junk
+from reid_lab.retrieval.left_out import MissingColumn
+from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
+from reid_lab.retrieval.protocols import PROTOCOLS, Draw, Measure, Protocol, Rows, as_protocol
+from reid_lab.retrieval.shards import Shards, write_shards
+
+MODALITIES = ("visible", "infrared", "colour pencil", "sketch", "text")
+
+
+def some_table(seed, n=48):
+    "Rows with every column that a protocol reads, few values each"
+    rng = np.random.default_rng(seed)
+
+    def of(values): return rng.choice(values, n)
+
+    f = pd.DataFrame(dict(pid=rng.integers(-1, 5, n), cam=rng.integers(1, 7, n), clothes=rng.integers(-1, 3, n),
+                          modality=of(MODALITIES[:2]), view=of(["ground", "aerial"]), first_digit=rng.integers(1, 4, n),
+                          video=rng.integers(0, 4, n), date=of(["monday", "tuesday"]), track=rng.permutation(n)))
+    for exp in (1, 2, 4, 5): f[f"exp{exp}"] = rng.random(n) < .7
+    for trial in range(1, 11): f[f"draw{trial}"] = 0
+    f["path"] = [f"{number:03}.jpg" for number in rng.permutation(n)]
+    places = f.groupby(["pid", "cam"]).cumcount() + 1
+    for trial in range(1, 11): f[f"draw{trial}"] = (places + trial) % 4 + 1
+    return f, rng
+
+
+def for_protocol(name, f, rng):
+    "The table with names of cameras, or with other modalities, where a protocol asks for them"
+    if name.startswith("prcc"):
+        f["cam"] = rng.integers(0, 3, len(f))
+        f["cam_name"] = np.array(["A", "B", "C"])[f.cam]
+    if name.startswith("orbench"): f["modality"] = rng.choice(MODALITIES, len(f))
+    return f
+
+
+def is_junk(rule, q, g):
+    "Whether a rule leaves a gallery row out of the list of a query, word for word"
+    same = g["pid"] == q["pid"]
+    for group in rule.groups:
+        if same and all(q[c] == g[c] and q[c] != -1 for c in group): return True
+    return any(str(q[c]) == a and str(g[c]) == b for c, a, b in rule.pairs)
+
+
+def meets(rows, row, both):
+    names = {c: row[f"{c}_name"] if f"{c}_name" in row else row[c] for c, _ in rows.conditions}
+    ok = all((str(int(v)) if isinstance(v, (bool, np.bool_)) else str(v)) in dict(rows.conditions)[c]
+             for c, v in names.items())
+    if rows.changing:
+        own = both[(both.pid == row["pid"]) & (both[rows.changing] != -1)]
+        ok = ok and row["pid"] != -1 and own[rows.changing].nunique() > 1
+    return ok
+
+
+def naive_draws(protocol, q, g):
+    "Rows of each draw, by the text of the protocol"
+    both = pd.concat([q, g])
+    asks = [i for i, row in enumerate(q.to_dict("records")) if meets(protocol.queries, row, both)]
+    searched = [j for j, row in enumerate(g.to_dict("records")) if meets(protocol.gallery, row, both)]
+    if protocol.without_queries:
+        column = "track" if protocol.measure.pooling else "path"
+        searched = [j for j in searched if g[column].iloc[j] not in set(q[column].iloc[asks])]
+    draw = protocol.draw
+    if draw is None: return [(asks, searched)]
+    side, rows, conditions = (g, searched, protocol.gallery) if draw.of == "gallery" else (q, asks, protocol.queries)
+    found = []
+    for trial in range(draw.times):
+        random.seed(trial)
+        if draw.lists: drawn = [r for r in rows if 1 <= side[f"{draw.lists}{trial + 1}"].iloc[r] <= draw.k]
+        else:
+            drawn = []
+            cams = conditions.values("cam") or sorted(map(str, side.cam.unique()))
+            groups = [(pid, cam) for pid in sorted(set(side.pid.iloc[rows])) if pid != -1
+                      for cam in (cams if "cam" in draw.per else [None])]
+            for pid, cam in groups:
+                group = sorted([r for r in rows if side.pid.iloc[r] == pid and cam in (None, str(side.cam.iloc[r]))],
+                               key=lambda r: side.path.iloc[r])
+                if not group: continue
+                drawn += [random.choice(group)] if draw.k == 1 else random.sample(group, min(draw.k, len(group)))
+        rest = asks
+        if draw.rest_asks: rest = [i for i in asks if q.path.iloc[i] not in set(g.path.iloc[drawn])]
+        found.append((drawn, searched) if draw.of == "queries" else (rest, drawn))
+    return found
+
+
+def naive_scores(protocol, sim, q, g):
+    "R1, R5, mAP and counts, query by query, as means over the draws"
+    draws = []
+    for asks, searched in naive_draws(protocol, q, g):
+        hits, aps, skipped = [], [], 0
+        asking, images = q.to_dict("records"), g.to_dict("records")
+        for i in asks:
+            own = asking[i]
+            kept = [j for j in sorted(searched) if images[j]["pid"] != -1 and not is_junk(protocol.junk, own, images[j])]
+            kept.sort(key=lambda j: -sim[i, j])
+            match = [images[j]["pid"] == own["pid"] for j in kept]
+            if not any(match) or own["pid"] == -1:
+                skipped += 1
+                continue
+            people = list(dict.fromkeys(images[j]["pid"] for j in kept))
+            first = people.index(own["pid"]) if protocol.measure.cmc == "identities" else match.index(True)
+            hits.append([first < 1, first < 5])
+            ranks = [r + 1 for r, m in enumerate(match) if m]
+            ap = [(k + 1)/r for k, r in enumerate(ranks)]
+            if protocol.measure.ap == "trapezoid":
+                ap = [(a + (k/(r - 1) if r > 1 else 1))/2 for a, (k, r) in zip(ap, enumerate(ranks))]
+            aps.append(np.mean(ap))
+        if not hits: return None
+        draws.append([*100*np.mean(hits, axis=0), 100*np.mean(aps), len(hits), skipped, len(searched)])
+    return dict(zip(("R1", "R5", "mAP", "n_query", "n_skipped", "n_gallery"), np.mean(draws, axis=0)))
+
+
+def columns(f): return f.drop(columns="pid")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name, p in PROTOCOLS.items() if p.measure.cmc != "single"])
+@given(seed=st.integers(0, 2**20))
+@settings(max_examples=1, deadline=None)
+def test_every_name_against_a_plain_loop(name, seed):
+    f, rng = some_table(seed)
+    f = for_protocol(name, f, rng)
+    q, g = (f, f) if rng.random() < .5 or PROTOCOLS[name].identity_column else (f[:20], f[8:].reset_index(drop=True))
+    protocol = PROTOCOLS[name]
+    one_row = replace(protocol, measure=replace(protocol.measure, pooling=""))   # every track has one row here
+    if protocol.without_queries: q = f[:16]
+    sim = rng.integers(0, 6, (len(q), len(g)))/6
+    try: plan = apply_protocol(protocol, q, g)
+    except ValueError: assume(False)
+    for draw, (asks, searched) in zip(plan.draws, naive_draws(protocol, q, g)):
+        assert draw.queries.tolist() == sorted(asks) and draw.gallery.tolist() == sorted(searched)
+    try: want = naive_scores(protocol, sim, q, g)
+    except ValueError: assume(False)
+    assume(want is not None)
+    if protocol.identity_column == "track": one_row = protocol
+    scores = Scoring(ties="order", ks=(1, 5), chunk=int(rng.choice([7, 100])))
+    if one_row.measure.pooling: return
+    got = metrics_from_similarity(sim, q.pid, g.pid, columns(q), columns(g), protocol=one_row, scoring=scores)
+    assert {k: got[k] for k in want} == pytest.approx(want)
+    assert got["n_draws"] == protocol.n_draws == len(got.draws)
+
+
+def features(f, dim=12, seed=0):
+    rng = np.random.default_rng(seed)
+    centre = np.random.default_rng(5).normal(size=(8, dim))
+    emb = centre[f.pid] + 1.5*rng.normal(size=(len(f), dim))
+    named = {c: f[c].to_numpy() for c in f if c not in ("pid", "cam", "path")}
+    return Embeddings(emb.astype("float32"), f.pid.to_numpy(), f.cam.to_numpy(), f.path.tolist(), columns=named)
+
+
+def test_the_rule_of_market_is_that_of_the_camera_bit_for_bit():
+    f, _ = some_table(3, 200)
+    q, g = features(f[:60]), features(f, seed=1)
+    for scoring in (Scoring(), Scoring(ties="expected"), Scoring(ks=(1, 2, 30), cmc=9)):
+        today = retrieval_metrics(q, g, junk="cam", scoring=scoring, per_query=True)
+        named = retrieval_metrics(q, g, protocol="market", scoring=scoring, per_query=True)
+        for name, value in today.items():
+            if name == "per_query":
+                for column in value: np.testing.assert_array_equal(named[name][column], value[column])
+            else: np.testing.assert_array_equal(named[name], value)
+        assert set(named) - set(today) == {"n_gallery", "n_draws"}
+    plain = retrieval_metrics(q, g, junk="cam")
+    assert "n_draws" not in plain and plain.plan is None
+
+
+@pytest.mark.parametrize("name", ["sysu.all", "sysu.indoor-official-10", "llcm.v2i-released", "vehicleid.small", "cuhk03.single",
+                                  "ltcc.cc", "mars.torchreid", "mars.official"])
+@pytest.mark.filterwarnings("ignore")
+def test_features_matrices_and_shards_agree(name, tmp_path):
+    f, _ = some_table(11, 240)
+    e = features(f)
+    g = features(f, seed=2)
+    protocol = PROTOCOLS[name]
+    q = e[:50] if protocol.without_queries else e
+    sim = (q.unit().emb @ g.unit().emb.T).numpy()
+    got = retrieval_metrics(q, g, protocol=protocol, scoring=Scoring(ties="order"))
+    on_disk = Shards(write_shards(g, tmp_path/"g", rows=50))
+    disk = retrieval_metrics(q, on_disk, protocol=name, scoring=Scoring(ties="order"))
+    matrix = got
+    if not protocol.measure.pooling:
+        matrix = metrics_from_similarity(sim, q.pid, g.pid, columns(q.table()), columns(g.table()), protocol=name,
+                                         scoring=Scoring(ties="order"))
+    for found in (disk, matrix):      # products of other shapes round otherwise, which may swap two neighbours
+        for k in ("n_query", "n_skipped", "n_gallery", "n_draws"): assert found[k] == got[k]
+        for k in ("R1", "R10", "mAP", "mINP"): assert found[k] == pytest.approx(got[k], abs=.3)
+
+
+def test_draws_are_those_of_the_cited_program():
+    "process_gallery_sysu of mangye16/DDAG:data_manager.py, written from its text"
+    rows = [dict(pid=pid, cam=cam, modality="infrared" if cam in (3, 6) else "visible", path=f"cam{cam}/{pid:04}/{n:04}.jpg")
+            for pid in (100, 6, 31) for cam in (5, 4, 2, 1, 3) for n in (3, 1, 12)]
+    f = pd.DataFrame(rows).sample(frac=1, random_state=0).reset_index(drop=True)
+    for name, cams in (("sysu.all", (1, 2, 4, 5)), ("sysu.indoor", (1, 2))):
+        plan = apply_protocol(name, f, f)
+        for trial, draw in enumerate(plan.draws):
+            random.seed(trial)
+            want = [random.choice(sorted(f"cam{cam}/{pid:04}/{n:04}.jpg" for n in (3, 1, 12)))
+                    for pid in (6, 31, 100) for cam in cams]
+            assert sorted(f.path[draw.gallery]) == sorted(want)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_image_of_each_identity_is_drawn_evenly(monkeypatch):
+    "R@1 of many draws is the chance that the drawn match beats the drawn image of everybody else"
+    rng = np.random.default_rng(0)
+    sim, q_pid, g_pid = rng.permutation(240).reshape(8, 30)/240, np.arange(8) % 4, np.arange(30) % 5
+    g_cam, q_cam = rng.integers(0, 3, 30), rng.integers(0, 3, 8)
+    exact = []
+    for i in range(8):
+        out = (g_pid == q_pid[i]) & (g_cam == q_cam[i])
+        own = np.flatnonzero((g_pid == q_pid[i]) & ~out)
+        wins = [np.prod([(sim[i, g_pid == p] < sim[i, j]).mean() for p in range(5) if p != q_pid[i]]) for j in own]
+        exact.append(np.mean(wins))
+    monkeypatch.setattr(metrics, "REPEATS", 3000)
+    got = metrics_from_similarity(sim, q_pid, g_pid, q_cam, g_cam, protocol="cuhk03.single")
+    assert got["R1"] == pytest.approx(100*np.mean(exact), abs=1.)
+    assert got["mAP"] == metrics_from_similarity(sim, q_pid, g_pid, q_cam, g_cam)["mAP"]
+
+
+def test_similarities_are_computed_once():
+    f, _ = some_table(5, 200)
+    e, calls = features(f), []
+
+    class Counted(metrics.MatrixScores):
+        def block(self, lo, hi):
+            calls.append((lo, hi))
+            return super().block(lo, hi)
+
+    scores = Counted((e.unit().emb @ e.unit().emb.T).numpy())
+    found = retrieval_metrics(e, e, scores=scores, protocol="sysu.all", scoring=Scoring(chunk=64, ties="order"))
+    assert len(found.draws) == 10 and len(calls) == len(set(calls)) == 4
+
+
+def test_tracks_are_pooled_before_they_are_compared():
+    rng = np.random.default_rng(0)
+    track, pid, cam = np.repeat(np.arange(12), 4), np.repeat(np.arange(12) % 3, 4), np.repeat(np.arange(12) % 4, 4)
+    emb = rng.normal(size=(48, 6)).astype("float32")
+    e = Embeddings(emb, pid, cam, columns=dict(track=track))
+    by_hand = Embeddings(emb.reshape(12, 4, 6).max(1), pid[::4], cam[::4], columns=dict(track=track[::4]))
+    got = retrieval_metrics(e, e, protocol="mars.official")
+    want = retrieval_metrics(by_hand, by_hand, junk="cam", scoring=Scoring(ap="trapezoid"))
+    assert (got["mAP"], got["n_gallery"]) == (pytest.approx(want["mAP"]), 12)
+
+
+@pytest.mark.parametrize("wrong, says", [
+    (lambda e: retrieval_metrics(e, e, protocol="sysu.al"), "near names are sysu.all"),
+    (lambda e: retrieval_metrics(e, e, protocol="sysu.all", junk="cam"), "give one of the two"),
+    (lambda e: Scoring(protocol="sysu.all", ties="expected"), "give ties='order'"),
+    (lambda e: Scoring(protocol="market", ap="trapezoid"), "differ"),
+    (lambda e: retrieval_metrics(e, e, protocol="market", scoring=Scoring(protocol="duke")), "give it once"),
+    (lambda e: retrieval_metrics(e, e, protocol="sysu.all"), "needs the column 'modality', which the queries lack"),
+    (lambda e: retrieval_metrics(e, e, protocol="mars.official"), "no column track"),
+    (lambda e: metrics_from_similarity(np.eye(2), [0, 1], [0, 1], protocol="mars.official"), "pools the vectors"),
+    (lambda e: retrieval_metrics(e, Embeddings(e.emb, 0*e.pid - 1, e.cam), protocol="market"), "pid -1 throughout"),
+])
+def test_what_cannot_be_scored_is_refused(wrong, says):
+    e = Embeddings(np.eye(6, dtype="float32"), np.arange(6) % 2, np.arange(6) % 3)
+    with pytest.raises(ValueError, match=re.escape(says)): wrong(e)
+
+
+def test_missing_columns_are_a_missing_column():
+    with pytest.raises(MissingColumn): apply_protocol("ltcc.cc", dict(pid=[1], cam=[1]), dict(pid=[1], cam=[1]))
+
+
+def test_records_read_like_a_methods_section():
+    text = str(PROTOCOLS["sysu.indoor"])
+    for part in ("of modality infrared", "camera 1 or 2", "random.seed(0) to random.seed(9)", "identities", "1,595 skipped",
+                 "After mangye16/DDAG"):
+        assert part in text
+    assert as_protocol("prcc.all-changed").junk == Junk("cam")
+    own = Protocol("own", "Own.", queries=Rows(cam=1), draw=Draw(times=2), measure=Measure("identities"))
+    assert not own.is_plain and own.n_draws == 2 and eval(repr(own.queries), dict(Rows=Rows)) == own.queries
+
+
+def test_printed_counts_have_a_source_and_add_up():
+    for name, protocol in PROTOCOLS.items():
+        known = protocol.counts.known
+        assert not known or protocol.counts.source, name
+        if "people" in known and "gallery" in known and protocol.draw and protocol.draw.per == ("pid",):
+            assert known["gallery"] == protocol.draw.k*known["people"], name
