@@ -1,4 +1,4 @@
-"""Protocols: each rule against a plain loop over random tables, each name at least once; draws as the cited programs make them"""
+"""Protocols: each name against a plain loop over random tables; draws as the cited programs make them"""
 import random
 import re
 from dataclasses import replace
@@ -103,7 +103,8 @@ def naive_scores(protocol, sim, q, g):
         asking, images = q.to_dict("records"), g.to_dict("records")
         for i in asks:
             own = asking[i]
-            kept = [j for j in sorted(searched) if images[j]["pid"] != -1 and not is_junk(protocol.junk, own, images[j])]
+            kept = [j for j in sorted(searched)
+                    if images[j]["pid"] != -1 and not is_junk(protocol.junk, own, images[j])]
             kept.sort(key=lambda j: -sim[i, j])
             match = [images[j]["pid"] == own["pid"] for j in kept]
             if not any(match) or own["pid"] == -1:
@@ -175,8 +176,8 @@ def test_the_rule_of_market_is_that_of_the_camera_bit_for_bit():
     assert "n_draws" not in plain and plain.plan is None
 
 
-@pytest.mark.parametrize("name", ["sysu.all", "sysu.indoor-official-10", "llcm.v2i-released", "vehicleid.small", "cuhk03.single",
-                                  "ltcc.cc", "mars.torchreid", "mars.official"])
+@pytest.mark.parametrize("name", ["sysu.all", "sysu.indoor-official-10", "llcm.v2i-released", "vehicleid.small",
+                                  "cuhk03.single", "ltcc.cc", "mars.torchreid", "mars.official"])
 @pytest.mark.filterwarnings("ignore")
 def test_features_matrices_and_shards_agree(name, tmp_path):
     f, _ = some_table(11, 240)
@@ -199,7 +200,8 @@ def test_features_matrices_and_shards_agree(name, tmp_path):
 
 def test_draws_are_those_of_the_cited_program():
     "process_gallery_sysu of mangye16/DDAG:data_manager.py, written from its text"
-    rows = [dict(pid=pid, cam=cam, modality="infrared" if cam in (3, 6) else "visible", path=f"cam{cam}/{pid:04}/{n:04}.jpg")
+    rows = [dict(pid=pid, cam=cam, modality="infrared" if cam in (3, 6) else "visible",
+                 path=f"cam{cam}/{pid:04}/{n:04}.jpg")
             for pid in (100, 6, 31) for cam in (5, 4, 2, 1, 3) for n in (3, 1, 12)]
     f = pd.DataFrame(rows).sample(frac=1, random_state=0).reset_index(drop=True)
     for name, cams in (("sysu.all", (1, 2, 4, 5)), ("sysu.indoor", (1, 2))):
@@ -276,8 +278,8 @@ def test_missing_columns_are_a_missing_column():
 
 def test_records_read_like_a_methods_section():
     text = str(PROTOCOLS["sysu.indoor"])
-    for part in ("of modality infrared", "camera 1 or 2", "random.seed(0) to random.seed(9)", "identities", "1,595 skipped",
-                 "After mangye16/DDAG"):
+    for part in ("of modality infrared", "camera 1 or 2", "random.seed(0) to random.seed(9)", "identities",
+                 "1,595 skipped", "After mangye16/DDAG"):
         assert part in text
     assert as_protocol("prcc.all-changed").junk == Junk("cam")
     own = Protocol("own", "Own.", queries=Rows(cam=1), draw=Draw(times=2), measure=Measure("identities"))
