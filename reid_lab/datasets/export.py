@@ -17,6 +17,7 @@ from .clothes_sets import CLOTHES_LAYOUTS
 from .cross_set import write_cross_set
 from .dg_sets import DG_SETS, dg_rows, unfit_dg_rows, write_dg_set
 from .image_sets import IMAGE_SETS, unfit_rows, write_image_set
+from .infrared_sets import INFRARED_LAYOUTS
 from .occluded_sets import OCCLUDED_LAYOUTS
 from .record import Layout, no_junk
 from .registry import DATASETS
@@ -74,7 +75,8 @@ LAYOUTS = {
     **{layout: x for name, form in IMAGE_SETS.items() for layout, x in _image_layouts(name, form).items()},
     **{name: _dg_layout(name, form) for name, form in DG_SETS.items()},
     **CLOTHES_LAYOUTS, # a line for each family of sets, see `reid_lab.datasets.record`
-    **OCCLUDED_LAYOUTS}
+    **OCCLUDED_LAYOUTS,
+    **INFRARED_LAYOUTS}
 
 # %% ../../nbs/07_datasets/70_export.ipynb #540210bc
 def _renumber(table):

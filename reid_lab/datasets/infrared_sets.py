@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VISIBLE', 'INFRARED', 'INFRARED_FORMS', 'TRIALS', 'INFRARED_SETS', 'INFRARED_LAYOUTS', 'InfraredSet', 'sysu_draws',
-           'load_sysu', 'load_regdb', 'load_llcm', 'unfit_infrared', 'write_sysu', 'write_regdb', 'write_llcm',
-           'check_infrared', 'infrared_notes']
+           'load_sysu', 'load_regdb', 'load_llcm', 'infrared_rows', 'unfit_infrared', 'write_sysu', 'write_regdb',
+           'write_llcm', 'check_infrared', 'infrared_notes']
 
 # %% ../../nbs/07_datasets/14_infrared_sets.ipynb #14c0a004
 import re
@@ -40,6 +40,7 @@ class InfraredSet:
     lists: tuple[str, ...]  # Files that say what belongs to a split
     splits: tuple[str, ...] = ('train', 'test')  # That its lists know
     most: int = 9999  # Largest number of a person that a path has room for
+    asks: str = ''  # Modality that asks in testing, while the other is searched; empty: either may
 
     def kind(self, modality:str, # `visible` or `infrared`
         ) -> str:
@@ -59,7 +60,7 @@ INFRARED_FORMS = {
         (r'cam(?P<cam>(?P<kind>[1-6]))/(?P<pid>\d{4})/(?P<number>\d+)\.',), 'cam1/0001/0001.jpg',
         kinds={number: INFRARED if number in '36' else VISIBLE for number in '123456'},
         cameras={VISIBLE: (1, 2, 4, 5), INFRARED: (3, 6)}, names=dict.fromkeys(SPLITS, _SYSU_NAME),
-        lists=tuple(f'exp/{split}_id.txt' for split in SPLITS), splits=SPLITS),
+        lists=tuple(f'exp/{split}_id.txt' for split in SPLITS), splits=SPLITS, asks=INFRARED),
     'regdb': InfraredSet('RegDB', ('RegDB_01',),
         (r'(?P<kind>Visible|Thermal)/(?P<pid>\d+)/.*_(?P<number>\d+)_(?P=pid)\.',),
         'Visible/168/male_front_v_04111_168.bmp', kinds=dict(Visible=VISIBLE, Thermal=INFRARED),
@@ -149,6 +150,12 @@ def _parse(reading, paths, split='', role='both', skip=False):
     frame = pd.DataFrame(rows, columns=_COLUMNS[:5]).astype(dict(pid='int64', cam='int64'))   # also when empty
     return frame.assign(split=split, role=role)
 
+
+def _roles(f, form):
+    "The roles that a set prescribes"
+    if not form.asks: return np.full(len(f), 'both', object)
+    return np.where(f.split == 'train', 'both', np.where(f.modality == form.asks, 'query', 'gallery'))
+
 # %% ../../nbs/07_datasets/14_infrared_sets.ipynb #14c0a00d
 def _id_list(reading, file):
     "The ids of a list in one or several lines with commas"
@@ -193,13 +200,14 @@ _SYSU_FOLDERS = tuple(f'cam{number}' for number in range(1, 7))
 def _orders(path):
     "Camera, person -> (trials, images) numbers of images, from `rand_perm_cam.mat`"
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
     remedy = 'copy it from wuancong/SYSU-MM01, folder evaluation/data_split'
     try:
         cells = loadmat(path, variable_names=['rand_perm_cam'])['rand_perm_cam'].ravel()
         orders = {(cam, pid): np.asarray(order, np.int64) for cam, people in enumerate(cells, 1)
                   for pid, order in enumerate(people.ravel(), 1) if order.size}
         if min(len(order) for order in orders.values()) < TRIALS: raise ValueError('too few trials')
-    except BROKEN as error:
+    except (*BROKEN, MatReadError) as error:
         what = f'{path.name!r} does not hold the orders of images ({type(error).__name__})'
         raise TableError('sysu-mm01', [Finding('error', what, str(path), remedy)]) from None
     return orders
@@ -236,8 +244,8 @@ def load_sysu(root:Path | str, # Folder with cam1 to cam6 and exp
     f = table.frame
     listed = f.pid.isin(split_of)
     f['split'] = f.pid.map(split_of).fillna('test')
-    f['role'] = np.where(f.split == 'train', 'both', np.where(f.modality == INFRARED, 'query', 'gallery'))
-    if merge_val: f.loc[f.split == 'val', ['split', 'role']] = 'train', 'both'
+    if merge_val: f['split'] = f.split.replace('val', 'train')
+    f['role'] = _roles(f, reading.form)
     table = table.take(listed.to_numpy())
     table.left_out = _not_listed(f, listed, 'exp')
     table.remarks = _without_image(split_of, f, 'exp')
@@ -339,6 +347,19 @@ def _numbers(f, form):
 def _one_a_modality(form):
     "Whether a camera is a modality, as in RegDB"
     return all(len(numbers) == 1 for numbers in form.cameras.values())
+
+
+def infrared_rows(table:ReidTable, # Any table with the column modality
+    dataset:str, # Key of `INFRARED_FORMS`
+    ) -> ReidTable: # Without `unfit_infrared`, maybe without rows
+    "The rows that fit the layout of a set, with its cameras and roles"
+    form, f = INFRARED_FORMS[check_choice('dataset', dataset, INFRARED_FORMS)], table.frame
+    has_role = f.role.ne('none') | f.split.ne('test')
+    f = f[f.modality.isin(form.cameras) & f.split.isin(form.splits) & f.pid.between(0, form.most) & has_role]
+    if _one_a_modality(form): number = f.modality.map({kind: numbers[0] for kind, numbers in form.cameras.items()})
+    else: number = f.cam.map(_numbers(f, form))
+    f = f.assign(cam=number - 1, role=_roles(f, form))[number.notna()]
+    return table._with(f.astype(dict(cam='int64')))
 
 
 def unfit_infrared(table:ReidTable, # To be written, with the column modality
@@ -521,5 +542,5 @@ INFRARED_SETS = {
 _KEPT = ('pid', 'cam', 'split', 'modality')
 INFRARED_LAYOUTS = {
     name: Layout(write, name, keeps=_KEPT if name != 'sysu-mm01' else (*_KEPT, 'role'), needs=('modality',),
-                 unfit=partial(unfit_infrared, dataset=name))
+                 unfit=partial(unfit_infrared, dataset=name), rows=partial(infrared_rows, dataset=name))
     for name, write in (('sysu-mm01', write_sysu), ('regdb', write_regdb), ('llcm', write_llcm))}

@@ -6,6 +6,7 @@ from reid_lab.datasets.dg_sets import DG_SETS, dg_rows
 from reid_lab.datasets.export import LAYOUTS
 from reid_lab.datasets.folder_sets import folder_rows
 from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
+from reid_lab.datasets.infrared_sets import INFRARED_FORMS, infrared_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
 
@@ -30,6 +31,17 @@ def small_folder_set(layout):
     return t._with(f)
 
 
+def small_infrared(layout):
+    "People under two visible cameras and an infrared one, in the order of the folders or lists"
+    t = tiny_table(8, 3, 0)
+    cam = [0, 1, 2 if layout == "sysu-mm01" else 3] * 8  # LLCM has no infrared camera 3
+    f = infrared_rows(t.assign(pid=t["pid"] + 1, cam=cam, modality=["visible", "visible", "infrared"] * 8), layout).frame
+    first = ["cam"] if layout == "sysu-mm01" else ["test", "dark", "at"]
+    in_folder = f.cam.where((f.split == "test") & (layout == "llcm"), 0)   # cameras of LLCM are folders in testing
+    f = f.assign(test=f.split == "test", dark=f.modality == "infrared", at=in_folder)
+    return t._with(f.sort_values([*first, "pid"], kind="stable").drop(columns=["test", "dark", "at"]))
+
+
 def small(layout):
     "A table as the layout gives it back"
     if layout == "ufine3c":  # test only, and a column of its own
@@ -37,6 +49,7 @@ def small(layout):
         return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
     if layout in AERIAL: return aerial_table()
     if layout in CLOTHES_FORMS or layout in OCCLUDED_FORMS: return small_folder_set(layout)
+    if layout in INFRARED_FORMS: return small_infrared(layout)
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     if layout in DG_SETS:  # in the order of the folders
