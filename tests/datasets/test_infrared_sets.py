@@ -1,4 +1,4 @@
-"SYSU-MM01, RegDB and LLCM: folders written here by hand as their loaders describe them, and every way in which one is wrong"
+"SYSU-MM01, RegDB and LLCM: folders written by hand as their loaders describe them, and every way in which one is wrong"
 import zlib
 
 import numpy as np
@@ -46,14 +46,20 @@ def sysu(tmp_path): return write(tmp_path/"SYSU-MM01", SYSU, SYSU_LISTS)
 
 
 # one of ten pairs of lists; labels count the people of a list in the order in which they appear
-REGDB = {"idx/train_visible_1.txt": "Visible/285/male_back_v_05528_285.bmp 0\nVisible/117/male_front_v_01486_117.bmp 1\n",
-         "idx/train_thermal_1.txt": "Thermal/285/male_back_t_05530_285.bmp 0\nThermal/117/male_front_t_01500_117.bmp 1\n",
-         "idx/test_visible_1.txt": "Visible/2/female_back_v_06300_2.bmp 0\nVisible/168/male_front_v_04111_168.bmp 1\n",
-         "idx/test_thermal_1.txt": "Thermal/2/female_back_t_06300_2.bmp 0\nThermal/168/male_front_t_04111_168.bmp 1\n",
-         "idx/train_visible_2.txt": "Visible/2/female_back_v_06300_2.bmp 0\nVisible/117/male_front_v_01486_117.bmp 1\n",
-         "idx/train_thermal_2.txt": "Thermal/2/female_back_t_06300_2.bmp 0\nThermal/117/male_front_t_01500_117.bmp 1\n",
-         "idx/test_visible_2.txt": "Visible/168/male_front_v_04111_168.bmp 0\nVisible/285/male_back_v_05528_285.bmp 1\n",
-         "idx/test_thermal_2.txt": "Thermal/168/male_front_t_04111_168.bmp 0\nThermal/285/male_back_t_05530_285.bmp 1\n"}
+BACK, FRONT = "Visible/285/male_back_v_05528_285.bmp", "Visible/117/male_front_v_01486_117.bmp"
+WOMAN, MAN = "Visible/2/female_back_v_06300_2.bmp", "Visible/168/male_front_v_04111_168.bmp"
+
+
+def thermal(path): return path.replace("Visible", "Thermal").replace("_v_", "_t_")
+
+
+def regdb_lists(trial, train, test):
+    for split, paths in dict(train=train, test=test).items():
+        for word, name in dict(visible=str, thermal=thermal).items():
+            yield f"idx/{split}_{word}_{trial}.txt", "".join(f"{name(path)} {i}\n" for i, path in enumerate(paths))
+
+
+REGDB = dict([*regdb_lists(1, [BACK, FRONT], [WOMAN, MAN]), *regdb_lists(2, [WOMAN, FRONT], [MAN, BACK])])
 
 
 @pytest.fixture
@@ -123,7 +129,8 @@ def test_official_galleries_of_sysu(sysu):
     (sysu/"exp"/"rand_perm_cam.mat").rename(sysu.parent/"orders.mat")
     assert "draw1" not in load_dataset("sysu-mm01", sysu).frame
     again = load_sysu(sysu, draws=sysu.parent/"orders.mat")
-    assert again["draw7"].tolist() == t["draw7"].tolist() == sysu_draws(again, sysu.parent/"orders.mat")["draw7"].tolist()
+    assert again["draw7"].tolist() == t["draw7"].tolist()
+    assert sysu_draws(again, sysu.parent/"orders.mat")["draw7"].tolist() == t["draw7"].tolist()
     (sysu.parent/"orders.mat").write_text("none")
     with pytest.raises(TableError, match="does not hold the orders.*data_split"):
         load_sysu(sysu, draws=sysu.parent/"orders.mat")
@@ -171,7 +178,7 @@ def test_faults_of_regdb(regdb):
     assert "label 0 stands for pid 117, 285 [idx/train_visible_1.txt]" in error("regdb", regdb)
     file.write_text(whole.replace("Visible/117", "Visible/118"))
     assert "1 of 2 paths do not parse" in error("regdb", regdb)
-    file.write_text(whole.replace("Visible/117/male_front_v_01486", "Thermal/117/male_front_t_01500"))
+    file.write_text(whole.replace("Visible/117/male_front_v_01486", "Thermal/117/male_front_t_01486"))
     assert "1 images are not visible" in error("regdb", regdb)
     file.write_text(whole + "Visible/117/male_front_v_01487_117.bmp\n")
     assert "a line is not 'path label' [idx/train_visible_1.txt line 3" in error("regdb", regdb)
