@@ -30,6 +30,7 @@ from .clothes_sets import CLOTHES_SETS
 from .cross_set import cross_set_notes, load_cross_set
 from .dg_sets import CUHK03_IMAGES, DG_SETS, check_dg_set, cuhk03_notes, load_cuhk03, load_dg_set
 from .image_sets import IMAGE_SETS, check_image_set, layout_notes, load_image_set
+from .infrared_sets import INFRARED_SETS
 from .occluded_sets import OCCLUDED_SETS
 from .record import Dataset
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
@@ -219,6 +220,7 @@ DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
     **DATASETS,
     **CLOTHES_SETS, # a line for each family of sets, see `reid_lab.datasets.record`
     **OCCLUDED_SETS,
+    **INFRARED_SETS,
 })
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d

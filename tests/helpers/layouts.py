@@ -35,7 +35,8 @@ def small_infrared(layout):
     "People under two visible cameras and an infrared one, in the order of the folders or lists"
     t = tiny_table(8, 3, 0)
     cam = [0, 1, 2 if layout == "sysu-mm01" else 3] * 8  # LLCM has no infrared camera 3
-    f = infrared_rows(t.assign(pid=t["pid"] + 1, cam=cam, modality=["visible", "visible", "infrared"] * 8), layout).frame
+    t = t.assign(pid=t["pid"] + 1, cam=cam, modality=["visible", "visible", "infrared"] * 8)
+    f = infrared_rows(t, layout).frame
     first = ["cam"] if layout == "sysu-mm01" else ["test", "dark", "at"]
     in_folder = f.cam.where((f.split == "test") & (layout == "llcm"), 0)   # cameras of LLCM are folders in testing
     f = f.assign(test=f.split == "test", dark=f.modality == "infrared", at=in_folder)
