@@ -51,6 +51,7 @@ from reid_lab.cli.output import (
     stoppable,
     typed,
 )
+from .pack import add_pack
 from .parameters import parameter_help, parameter_options, parameter_words
 from .reproduce import add_reproduce
 from .runs import add_cite
@@ -418,7 +419,7 @@ def parser() -> argparse.ArgumentParser:
         c.set_defaults(do=do, options=c.options)
         c.ending = ending
         return c
-    for add in (_add_runs, _add_data, add_cache, add_crops, add_frames, add_compare, add_labels, add_numbers,
+    for add in (_add_runs, _add_data, add_cache, add_crops, add_frames, add_pack, add_compare, add_labels, add_numbers,
                 add_results, add_cite, add_reproduce, add_serve, add_weights, add_new): add(command)
     return p
 

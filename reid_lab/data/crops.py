@@ -35,6 +35,8 @@ from .boxes import file_of
 from .frames import is_video
 from .images import image_at, image_files, pixels_of
 from .labels import is_missing, read_labels
+from .packed import is_packed
+from .packing import packed_table
 from .sheets import line_of_row, read_json_lines, read_sheet, sheet_of, text_encoding
 from .table import COLUMNS, ReidTable, name_pattern, numbered, renamed, row_number
 
@@ -349,7 +351,7 @@ def boxes_table(source:str | Path, # Folder of frames, sequence of MOTChallenge,
     return _boxed(found, root, name, boxes, follow_links, images, source)
 
 # %% ../../nbs/01_data/70_crops.ipynb #954c9a6d
-def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .jsonl, .parquet)
+def crops_table(source:str | Path, # Folder of crops, manifest (.csv, .tsv, .jsonl, .parquet), or packed folder
     folders:str='', # Of a folder: see `folder_table`
     pattern:str='', # Likewise
     root:str | Path=None, # Of a manifest: see `manifest_table`
@@ -372,6 +374,10 @@ def crops_table(source:str | Path, # Folder of crops, or manifest (.csv, .tsv, .
     if is_video(source) and source.is_file():
         raise ValueError(f"{str(source)!r} is a video; give boxes in its frames with BoxOptions(file=...) "
                          "(--boxes FILE), which `reid_lab detect` can write")
+    if is_packed(source):
+        _refuse_given(source, 'folder of crops', folders=folders, pattern=pattern, skip=skip)
+        _refuse_given(source, 'manifest', root=root, columns=columns)
+        return packed_table(source, images)
     if (source/'emb.safetensors').is_file():
         raise ValueError(f"{str(source)!r}: these are features already; give a folder of crops or a manifest")
     if source.is_dir():

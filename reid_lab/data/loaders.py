@@ -31,6 +31,7 @@ from ..core.old_names import gathered, renamed, renamed_attributes
 from .augment import AUGMENT, to_pixels
 from .boxes import file_of
 from .images import DECODERS, RESAMPLING, ImageCache, read_sized
+from .packed import PackedImages
 from .table import JoinedReader, ReidTable
 from .text import Masking, Tokenizer, mask_each, mask_tokens, text_note
 from ..moved import forward
@@ -282,6 +283,7 @@ def _image_cache(loading, size):
 
 def _image_file(table, path):
     "The image file behind an entry of the column `path`, or None if a reader makes the image, or it is a part of one"
+    if isinstance(table.reader, PackedImages): return table.reader.file(path) if file_of(path) == path else None
     if isinstance(table.reader, JoinedReader):
         name, _, rest = path.partition('/')
         return _image_file(table.reader.tables[name], rest)
@@ -292,7 +294,7 @@ def _image_file(table, path):
 @patch
 def _cut_note(self:Batches): # -> str
     "How many captions of image files the tokenizer cuts off; images that a reader makes have captions made for it"
-    on_disk = self.table.reader is None or isinstance(self.table.reader, JoinedReader)
+    on_disk = self.table.reader is None or isinstance(self.table.reader, (JoinedReader, PackedImages))
     if self.tokenizer is None or not on_disk: return ''
     note = text_note([c for captions in self.captions for c in captions], self.tokenizer, unknown=False)
     return note and f"training on {self.table.name or 'this table'}: {note}"

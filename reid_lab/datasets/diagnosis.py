@@ -27,6 +27,8 @@ from reid_lab.datasets.registry import (
     dataset_key,
     file_checks,
     find_root,
+    load_dataset,
+    packed_root,
 )
 
 # %% ../../nbs/07_datasets/80_diagnosis.ipynb #ef8e74ed
@@ -225,6 +227,14 @@ def _look_at_table(table, spec, options):
     return found + (bad or [Finding('ok', 'splits, ids, captions and paths are consistent')])
 
 
+def _packed_report(name, folder, options):
+    "What is to be said of a packed dataset: its files were looked at when it was packed"
+    try: table = load_dataset(name, folder, **options)
+    except ValueError as e: return Report(name, (Finding('error', str(e)),))
+    what = f'packed: {len(table)} rows; index, rows and sizes of all shards are as they were written'
+    return Report(name, (Finding('ok', what, str(folder)),), table)
+
+
 def doctor(name:str, # Key of `DATASETS`
     root:Path | str | None=None, # As for `load_dataset`
     n:int=64, # Images to decode
@@ -238,6 +248,7 @@ def doctor(name:str, # Key of `DATASETS`
     if spec.folder and data_root_of(root).follow_links: options['follow_links'] = True
     check_options(name, options)
     check_choice('check', check, ['sample', 'all'])
+    if spec.folder and packed_root(root): return _packed_report(name, packed_root(root), options)
     try:
         if spec.folder:
             root = find_root(name, root)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FACTS', 'DATASETS', 'FOLLOW', 'dataset_key', 'list_datasets', 'fits', 'require', 'describe_datasets', 'dataset_title',
-           'DataRoot', 'data_root_of', 'annotations_in', 'find_root', 'check_options', 'file_checks', 'load_dataset',
-           'load_as_in_papers']
+           'DataRoot', 'data_root_of', 'annotations_in', 'find_root', 'check_options', 'file_checks', 'packed_root',
+           'load_dataset', 'load_as_in_papers']
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #322a6f7d
 import inspect
@@ -24,6 +24,8 @@ import pandas as pd
 from ..core.basics import check_choice, dataset_root, warn_caller
 from ..core.plugins import Registry
 from ..data.checks import decode_findings, decode_images, file_findings, look_at_files
+from ..data.packed import is_packed, read_about
+from ..data.packing import packed_table
 from ..data.table import Finding, ReidTable, TableError
 from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tbapr
 from .clothes_sets import CLOTHES_SETS
@@ -510,6 +512,27 @@ def file_checks(table:ReidTable, # As loaded
     return files + spelt + file_findings(table, seen, reported) + decode_findings(table, bad, n, check)
 
 
+def packed_root(root:Path | str | None, # As for `load_dataset`
+    ) -> Path | None:
+    "The folder, if `reid_lab pack` wrote it"
+    folder = data_root_of(root).folder
+    return Path(folder).expanduser() if is_packed(folder) else None
+
+
+def _load_packed(name, folder, options):
+    "A dataset as it was packed; what a loader would do otherwise is no longer possible"
+    has = read_about(folder)['dataset']
+    if has != name:
+        whose = has or 'images that are no registered dataset'
+        raise ValueError(f'root={str(folder)!r} is a packed folder of {whose}, not of {name}; give the folder of '
+                         f'{name}, or pack it (reid_lab pack {name} --root FOLDER --out PACKED)')
+    given = [option for option in options if option != 'follow_links']
+    if given:
+        raise ValueError(f'{given[0]}={options[given[0]]!r} is for the loader of {name}, and root={str(folder)!r} was '
+                         'packed as it is loaded without; leave it out, or give the folder that was packed')
+    return packed_table(folder, 'none')
+
+
 def load_dataset(name:str, # Key of `DATASETS`
     root:Path | str | None=None, # Its folder or the one above; default: REID_LAB_DATA, then ~/.reid_lab.toml
     check:str='sample', # Look at every file and decode a `sample` of the images, or `all`; or `none`
@@ -523,7 +546,9 @@ def load_dataset(name:str, # Key of `DATASETS`
     spec = DATASETS[name]
     if spec.folder and data_root_of(root).follow_links: options['follow_links'] = True
     check_options(name, options)
-    table = spec.load(find_root(name, root) if spec.folder else root, **options)
+    packed = packed_root(root) if spec.folder else None
+    if packed: table = _load_packed(name, packed, options)
+    else: table = spec.load(find_root(name, root) if spec.folder else root, **options)
     # other columns of a loader's own, such as the file that a row is from, stay out of features
     table.further = [c for c in spec.columns if c in table.frame]
     if drop_bad: table = _drop_bad(table, check)

@@ -25,6 +25,7 @@ from ..core.basics import check_choice, check_fields, stream, warn_caller
 from ..core.distributed import from_all, from_main
 from ..data.crops import crops_table
 from ..data.loaders import Batches
+from ..data.packed import is_packed
 from ..data.table import ReidTable
 from ..datasets.registry import data_root_of
 from ..models.frozen import check_tower, named_tower, tower_folder
@@ -387,7 +388,7 @@ def finetune(table:ReidTable, # Crops
 @dataclass(frozen=True)
 class Source:
     "Where the crops of a run are from"
-    data_root: str = ''     # folder of crops or manifest; empty: a World
+    data_root: str = ''     # folder of crops, manifest or packed folder; empty: a World
     folders: str = ''       # what subfolders stand for; empty: identity, unless there is a pattern
     pattern: str = ''       # of paths or file names, with the groups pid, cam
     follow_links: bool = False
@@ -429,7 +430,7 @@ def load_source(source:Source, # Where from
     ) -> Crowd:
     "The crops; an error if there are too few people"
     if not source.data_root: return _world(source)
-    is_folder = Path(source.data_root).expanduser().is_dir()
+    is_folder = Path(source.data_root).expanduser().is_dir() and not is_packed(source.data_root)
     folders = source.folders or ('identity' if is_folder and not source.pattern else '')
     table = crops_table(source.data_root, folders, source.pattern, follow_links=source.follow_links, images=images)
     check_people(table, source.data_root)
@@ -627,7 +628,8 @@ def next_commands(p:'Params', # Of run_finetune
     crops = str(data_root_of(p.data_root).folder or 'CROPS')
     words = ['reid_lab', 'embed', crops, '--model', str(folder)]
     if p.pattern: words += ['--pattern', p.pattern]
-    elif not p.data_root or Path(crops).expanduser().is_dir(): words += ['--folders', p.folders or 'identity']
+    elif not is_packed(crops) and (not p.data_root or Path(crops).expanduser().is_dir()):
+        words += ['--folders', p.folders or 'identity']
     again = ['reid_lab', 'run', 'finetune', '-p', f'data_root={crops}']
     commands = [shlex.join([*words, '--out', 'features-finetuned'])]
     if p.preset == 'smoke' and p.data_root:

@@ -35,6 +35,7 @@ from reid_lab.core.files import (
 from ..core.weight_files import checksum
 from ..data.boxes import file_of
 from ..data.images import ImageError
+from ..data.packed import PackedImages
 from ..data.table import ReidTable
 from .embeddings import Embeddings, embed_images, further_columns
 
@@ -92,6 +93,8 @@ def image_facts(table:ReidTable, # With image files, or a reader
     def short(rows): return hashlib.sha256(repr(rows).encode('utf-8', 'surrogatepass')).hexdigest()[:16]
 
     labels = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist())]
+    # a place in a packed folder has the checksum of the bytes there
+    if isinstance(table.reader, PackedImages): labels += [table.reader.place(p) for p in table['path']]
     files = [table.root/file_of(p) for p in table['path']] if table.reader is None else []
     facts = {p: _file_facts(p) for p in dict.fromkeys(files)}      # many boxes may lie in one file
     out = dict(images=short([*labels, *(facts[p] for p in files)]))

@@ -217,7 +217,7 @@ BAD_EXPERIMENTS = {
     "two tags": EXPERIMENT + [cell("a = 1", tags=["parameters"])],
     "not plain": swap("preset", cell("ks = [1, 2]", tags=["parameters"]), EXPERIMENT),
     "computed": swap("preset", cell("a = 1 + 2", tags=["parameters"]), EXPERIMENT),
-    "too many": swap("preset", cell("\n".join(f"a{i} = {i}" for i in range(18)), tags=["parameters"]), EXPERIMENT),
+    "too many": swap("preset", cell("\n".join(f"a{i} = {i}" for i in range(19)), tags=["parameters"]), EXPERIMENT),
 }
 
 
