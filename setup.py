@@ -1,4 +1,5 @@
 """Packaging. Everything is read from settings.ini; nbdev writes pyproject.toml from the same file."""
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -12,6 +13,14 @@ readme = root / "README.md"
 
 # The experiment notebooks travel inside the wheel, so that `pip install .` gives a CLI that can run them.
 notebooks = "reid_lab.notebooks"
+packages = [p for p in find_packages(include=["reid_lab", "reid_lab.*"]) if p != notebooks]
+folders = {"": "."}
+# A clone has them in nbs/experiments. An installation with `-e` that maps no second folder is a line in a .pth file;
+# with one it is a finder that Python asks last, so that a folder `reid_lab` without a package, such as a clone seen from
+# the folder above, would hide the library there.
+if "editable_wheel" not in sys.argv:
+    packages.append(notebooks)
+    folders = {notebooks: "nbs/experiments"}
 
 setup(
     name=cfg["lib_name"], version=cfg["version"], description=cfg["description"], keywords=cfg["keywords"],
@@ -22,8 +31,7 @@ setup(
                  "Natural Language :: English", "Programming Language :: Python :: 3",
                  *[f"Programming Language :: Python :: {v}" for v in ("3.11", "3.12", "3.13")],
                  "Topic :: Scientific/Engineering :: Artificial Intelligence"],
-    packages=[p for p in find_packages(include=["reid_lab", "reid_lab.*"]) if p != notebooks] + [notebooks],
-    package_dir={notebooks: "nbs/experiments"},
+    packages=packages, package_dir=folders,
     package_data={"reid_lab": ["py.typed", "resources/*", "resources/front/*", "resources/published/*",
                                "resources/weights/*", "resources/new/*", "resources/new/*/*",
                                "resources/examples/*/*", "resources/examples/*/*/*"], notebooks: ["*.ipynb"]},

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,24 @@ def test_the_wheel_has_command_and_licence(wheel):
     assert entry["console_scripts"]["reid_lab"] == "reid_lab.cli.commands:main"
     assert re.search(r"^License.*Apache-2.0", meta, re.M) and any(n.endswith("LICENSE") for n in names)
     assert not [n for n in names if n.startswith(("tests/", "nbs/", "tools/"))]
+
+
+def test_a_folder_of_its_name_does_not_hide_an_editable_installation(wheel, tmp_path):
+    "Such as the clone itself, seen from the folder above: to Python it is a package, though an empty one"
+    source = Path(wheel.filename).parent/"src"
+    build = "import sys, setuptools.build_meta as backend; print(backend.build_editable(sys.argv[1]))"
+    built = subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, capture_output=True, text=True,
+                           check=True, timeout=300).stdout.split()[-1]
+    with zipfile.ZipFile(tmp_path/built) as editable: editable.extractall(tmp_path/"site")
+    (tmp_path/"above"/"reid_lab"/"nbs").mkdir(parents=True)
+    start = ("import runpy, site, sys\nsite.addsitedir(sys.argv.pop(1))\nimport reid_lab\nprint(reid_lab.__file__)\n"
+             "print(reid_lab.Junk.__name__, flush=True)\nrunpy.run_module('reid_lab', run_name='__main__')")
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", start, str(tmp_path/"site"), "list", "experiments"], env=outside,
+                          cwd=tmp_path/"above", capture_output=True, text=True)
+    place, name, *listed = done.stdout.splitlines()
+    assert Path(place).is_relative_to(source) and name == "Junk", done.stderr
+    assert any(line.startswith("  camel ") for line in listed), done.stdout    # nbs/experiments of the clone
 
 
 def test_the_library_imports_only_what_it_requires(settings):
