@@ -13,6 +13,7 @@ html_copy_source = html_show_sourcelink = False
 html_math_renderer = "mathml"
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"  # outputs: CommonMark, the default, shows a table as running text
 nb_mime_priority_overrides = [("html", "image/png", 10), ("html", "image/jpeg", 11), ("html", "text/html", 20)]
 myst_enable_extensions = ["dollarmath", "html_image", "colon_fence"]
 myst_heading_anchors = 4
