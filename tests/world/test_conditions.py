@@ -339,3 +339,27 @@ def test_air_and_ground_ask_each_other(cache):
         assert len(queries) == 20 and len(gallery) == 20
         assert set(queries["pid"]) == set(gallery["pid"]) and not set(queries["cam"]) & set(gallery["cam"])
     assert set(ATTRIBUTES) == set(table["attrs"][0])
+
+
+# ---------------------------------------------------------------- rules of the field, by name
+
+def sides(made):
+    "Random features of queries and gallery, with the columns of the table"
+    table, rng = made.table(), np.random.default_rng(0)
+    def features(some):
+        emb = torch.from_numpy(rng.normal(size=(len(some), 8)).astype(np.float32))
+        return image_embeddings(torch.nn.Identity(), some, emb)
+    return features(table.query("test")), features(table.gallery("test"))
+
+
+def test_protocols_find_their_columns(hard, cache):
+    "Clothes, modality, view and track as the records of the field name them"
+    q, g = sides(hard)
+    by_name, by_rule = retrieval_metrics(q, g, protocol="ltcc.cc"), retrieval_metrics(q, g, junk=Junk("cam", "clothes"))
+    assert by_name["mAP"] == pytest.approx(by_rule["mAP"])
+    assert retrieval_metrics(q, g, protocol="regdb.t2v")["n_query"] == (hard.table().query("test")["modality"]
+                                                                        == "infrared").sum()
+    from_above = World("smoke", task="aerial-ground", cache=cache, groups=aerial_ground_groups(4, 10, 2), size=(48, 24))
+    assert retrieval_metrics(*sides(from_above), protocol="ag-reid.a2g")["n_query"] == 20
+    walks = world(cache, track=3)
+    assert retrieval_metrics(*sides(walks), protocol="mars.official")["n_query"] == len(sides(walks)[0])//3
