@@ -199,6 +199,8 @@ def test_the_site_has_its_parts(site):
     metrics = (site/"06_retrieval"/"50_metrics.html").read_text("utf-8")
     assert "<math" in metrics and "#| export" not in metrics and "MathJax" not in metrics
     assert (site/"api"/"reid_lab.retrieval.metrics.html").exists() and (site/"docs"/"02_glossary.html").exists()
+    as_text = [p.name for p in site.rglob("*.html") if "<p>|" in p.read_text("utf-8")]
+    assert as_text == [] and "<table" in (site/"tutorials"/"10_measured_camel.html").read_text("utf-8")
     images = [m for p in site.rglob("*.html") for m in re.findall(r"<img[^>]*>", p.read_text("utf-8"))]
     silent = [m for m in images if not re.search(r'alt="(?!\.\./|_images|_static)[^"]+"', m)]
     assert len(images) > 50 and silent == []
