@@ -16,6 +16,7 @@ from .aerial import unfit_aerial, write_aeri, write_tbapr
 from .clothes_sets import CLOTHES_LAYOUTS
 from .cross_set import write_cross_set
 from .dg_sets import DG_SETS, dg_rows, unfit_dg_rows, write_dg_set
+from .ground_air_sets import GROUND_AIR_LAYOUTS
 from .image_sets import IMAGE_SETS, unfit_rows, write_image_set
 from .infrared_sets import INFRARED_LAYOUTS
 from .occluded_sets import OCCLUDED_LAYOUTS
@@ -76,7 +77,8 @@ LAYOUTS = {
     **{name: _dg_layout(name, form) for name, form in DG_SETS.items()},
     **CLOTHES_LAYOUTS, # a line for each family of sets, see `reid_lab.datasets.record`
     **OCCLUDED_LAYOUTS,
-    **INFRARED_LAYOUTS}
+    **INFRARED_LAYOUTS,
+    **GROUND_AIR_LAYOUTS}
 
 # %% ../../nbs/07_datasets/70_export.ipynb #540210bc
 def _renumber(table):

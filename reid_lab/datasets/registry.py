@@ -31,6 +31,7 @@ from .aerial import AERI_VERSIONS, aeri_notes, aerial_notes, load_aeri, load_tba
 from .clothes_sets import CLOTHES_SETS
 from .cross_set import cross_set_notes, load_cross_set
 from .dg_sets import CUHK03_IMAGES, DG_SETS, check_dg_set, cuhk03_notes, load_cuhk03, load_dg_set
+from .ground_air_sets import GROUND_AIR_SETS
 from .image_sets import IMAGE_SETS, check_image_set, layout_notes, load_image_set
 from .infrared_sets import INFRARED_SETS
 from .occluded_sets import OCCLUDED_SETS
@@ -223,6 +224,7 @@ DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
     **CLOTHES_SETS, # a line for each family of sets, see `reid_lab.datasets.record`
     **OCCLUDED_SETS,
     **INFRARED_SETS,
+    **GROUND_AIR_SETS,
 })
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d

@@ -18,6 +18,7 @@ from reid_lab.datasets.clothes_sets import CLOTHES_SETS
 from reid_lab.datasets.dg_sets import DG_SETS
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
+from reid_lab.datasets.ground_air_sets import GROUND_AIR_SETS
 from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
 from reid_lab.datasets.infrared_sets import INFRARED_SETS
 from reid_lab.datasets.occluded_sets import OCCLUDED_SETS
@@ -67,7 +68,7 @@ def test_entry_is_complete(name):
 
 def test_datasets_that_can_be_written():
     "All of image_sets, dg_sets, text_sets and the families; a dataset that is only read has no layout"
-    families = {*CLOTHES_SETS, *OCCLUDED_SETS, *INFRARED_SETS}
+    families = {*CLOTHES_SETS, *OCCLUDED_SETS, *INFRARED_SETS, *GROUND_AIR_SETS}
     known = {"mals", *AERIAL, *IMAGE_SETS, *DG_SETS, *TEXT_SETS, *families}
     assert {spec.dataset for spec in LAYOUTS.values()} == known < set(DATASETS)
 

@@ -5,6 +5,7 @@ from reid_lab.datasets.clothes_sets import CLOTHES_FORMS, prcc_rows
 from reid_lab.datasets.dg_sets import DG_SETS, dg_rows
 from reid_lab.datasets.export import LAYOUTS
 from reid_lab.datasets.folder_sets import folder_rows
+from reid_lab.datasets.ground_air_sets import GROUND_AIR_FORMS, GROUND_AIR_LAYOUTS
 from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
 from reid_lab.datasets.infrared_sets import INFRARED_FORMS, infrared_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
@@ -43,6 +44,18 @@ def small_infrared(layout):
     return t._with(f.sort_values([*first, "pid"], kind="stable").drop(columns=["test", "dark", "at"]))
 
 
+def small_ground_air(layout):
+    "People under a drone, a fixed and a worn camera (two drones in PRAI-1581), in the order of the folders or lists"
+    t = tiny_table(8, 3, 0, roles=True)
+    t = t.assign(view=t["cam"].map({0: "aerial", 1: "ground", 2: "ground"}))
+    if layout in GROUND_AIR_FORMS: t = t.assign(cam=t["cam"].map({0: 0, 1: 3, 2: 2}))
+    f = GROUND_AIR_LAYOUTS[layout].rows(t).frame
+    if layout not in GROUND_AIR_FORMS: return t._with(f)
+    in_folder = f.cam.where((f.split == "test") & (layout == "ag-reid"), 0)   # its cameras are folders in testing
+    f = f.assign(at=f.role.map(dict(both=0, query=1, gallery=2)), folder=in_folder)
+    return t._with(f.sort_values(["at", "folder", "pid", "cam"], kind="stable").drop(columns=["at", "folder"]))
+
+
 def small(layout):
     "A table as the layout gives it back"
     if layout == "ufine3c":  # test only, and a column of its own
@@ -51,6 +64,7 @@ def small(layout):
     if layout in AERIAL: return aerial_table()
     if layout in CLOTHES_FORMS or layout in OCCLUDED_FORMS: return small_folder_set(layout)
     if layout in INFRARED_FORMS: return small_infrared(layout)
+    if layout in GROUND_AIR_LAYOUTS: return small_ground_air(layout)
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     if layout in DG_SETS:  # in the order of the folders
