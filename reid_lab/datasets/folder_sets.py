@@ -264,7 +264,7 @@ def unfit_folder_rows(table:ReidTable, # To be written
     remedy = f'LAYOUTS[{dataset.name!r}].rows(table) takes the rows that have a place'
     if len(homeless):
         columns = ['split', 'role', *dict.fromkeys(c for part in dataset.folders for c in part.columns)]
-        first = frame.iloc[homeless[0]]
+        first, = frame.iloc[homeless[:1]].to_dict('records')
         where = f"row {homeless[0]}: {', '.join(f'{c}={first[c]!r}' for c in columns)}"
         found.append(Finding('error', f'{len(homeless)} rows have no folder in this layout', where, remedy))
     if unnamed := _unnamed(table, dataset):
