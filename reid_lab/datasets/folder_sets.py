@@ -160,13 +160,20 @@ def load_folder_set(root:Path | str, # Dataset folder
     return ReidTable(frame, root, name=dataset.name, follow_links=follow_links)
 
 # %% ../../nbs/07_datasets/11_folder_sets.ipynb #2eafd1fa
+def _is(column, wanted):
+    "Mask of the rows of which something is true, or false; a level above 0 is true, and what is missing is neither"
+    levels = column.astype(float)
+    return (levels > 0).to_numpy() if wanted else (levels == 0).to_numpy()
+
+
 def _has_columns(frame, part, form):
     "Mask of the rows that have the columns of a folder"
     fits = np.ones(len(frame), bool)
     for column, value in part.columns.items():
         if value is None: continue   # not known of these images
-        if column == 'cam': value = form.camera(value)
-        fits &= (frame[column] == value).to_numpy(bool)
+        if column == 'cam': fits &= (frame.cam == form.camera(value)).to_numpy()
+        elif isinstance(value, bool): fits &= _is(frame[column], value)
+        else: fits &= (frame[column] == value).to_numpy(bool)
     return fits
 
 

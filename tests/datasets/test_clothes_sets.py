@@ -12,7 +12,7 @@ from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.retrieval.protocols import PROTOCOLS
 
 # guxinqian/Simple-CCReID:data/datasets/prcc.py; in testing the same base names are in all folders
-PRCC = ["rgb/train/001/A_cropped_rgb001.jpg", "rgb/train/001/B_cropped_rgb001.jpg", "rgb/train/001/C_cropped_rgb001.jpg",
+PRCC = [*(f"rgb/train/001/{cam}_cropped_rgb001.jpg" for cam in "ABC"),
         "rgb/train/003/A_cropped_rgb010.jpg", "rgb/train/003/C_cropped_rgb011.jpg", "rgb/val/001/A_cropped_rgb002.jpg",
         "rgb/val/003/C_cropped_rgb012.jpg",
         *(f"rgb/test/{cam}/{pid}/cropped_rgb001.jpg" for cam in "ABC" for pid in ("002", "074")),

@@ -5,7 +5,7 @@ from PIL import Image
 
 from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
-from reid_lab.datasets.export import export_world
+from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.datasets.occluded_sets import OCCLUDED_SETS
 from reid_lab.datasets.registry import DATASETS, load_dataset
@@ -121,3 +121,14 @@ def test_export_needs_to_know_who_is_covered(tmp_path):
         export_world(t, "occluded-duke", tmp_path / "a")
     with pytest.raises(TableError, match="2 rows have no folder"):   # the queries of two people are not covered
         export_world(t.assign(occluded=False), "occluded-duke", tmp_path / "a")
+
+
+def test_a_level_above_0_is_covered_and_an_unknown_one_has_no_place(tmp_path):
+    t = tiny_table(8, 4, 0, roles=True).where(split="test")
+    levels = t["cam"].map({0: .4, 1: 0., 2: 0., 3: None})
+    assert len(LAYOUTS["occluded-reid"].rows(t.assign(occluded=levels))) == 6   # of 8, without the unknown ones
+    with pytest.raises(TableError, match="2 rows have no folder"):
+        export_world(t.assign(occluded=levels), "occluded-reid", tmp_path / "a")
+    fit = LAYOUTS["occluded-reid"].rows(t.assign(occluded=levels))
+    back = load_dataset("occluded-reid", export_world(fit, "occluded-reid", tmp_path / "b"))
+    assert (back.query()["occluded"].tolist(), back.gallery()["occluded"].tolist()) == ([True] * 2, [False] * 4)

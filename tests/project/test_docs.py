@@ -168,6 +168,11 @@ def test_every_dataset_has_a_page_of_its_own_facts(build, tmp_path):
                  "doctor market1501 --root", "![Twelve"):
         assert part in market, part
     assert pages.NOT_RECORDED in (tmp_path/"datasets"/"viper.md").read_text("utf-8")
+    prcc = (tmp_path/"datasets"/"prcc.md").read_text("utf-8")
+    for part in ("| query | 71 | 7,416 |", "                    cropped_rgb001.jpg", "![Twelve",
+                 "- **`prcc.single-changed`** (default): People ask for", "- **`prcc.all-same`**: ",
+                 "Layout and counts after guxinqian/Simple-CCReID:data/datasets/prcc.py"):
+        assert part in prcc, part
 
 
 def test_every_experiment_has_a_picture_and_its_studies(build, tmp_path):

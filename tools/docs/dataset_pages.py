@@ -1,6 +1,7 @@
 "Pages of datasets, one template for all: facts of the registry, and the rendered World written in each layout"
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from reid_lab.datasets.aerial import cross_view  # noqa: E402
 from reid_lab.datasets.diagnosis import loader_options  # noqa: E402
 from reid_lab.datasets.export import LAYOUTS, export_world  # noqa: E402
 from reid_lab.datasets.registry import DATASETS  # noqa: E402
+from reid_lab.retrieval.protocols import PROTOCOLS  # noqa: E402
 from reid_lab.world.world import World  # noqa: E402
 
 PEOPLE = 3      # of each split, in the example of a layout
@@ -28,8 +30,23 @@ def few(table):
     return table.where(pid=sorted(kept))
 
 
-def candidates(spec):
+@cache
+def changed_world(infrared):
+    "People in two outfits, some of them behind something, or before infrared cameras as well"
+    options = dict(infrared=1) if infrared else dict(outfits=2, occluded=.6)
+    return World("smoke", 0, task="reid", **options).table()
+
+
+def with_columns(layout):
+    "The World with the columns that a layout needs, its rows that have a place"
+    table = World("smoke", 0, task="reid").table()
+    if layout.needs: table = changed_world("modality" in layout.needs)
+    if set(layout.needs) <= {*table.frame}: yield few(layout.rows(table))
+
+
+def candidates(spec, layout):
     "Small tables of the World, the fullest first; a layout takes one of them"
+    if layout.rows is not None: yield from with_columns(layout)
     for task in ("text", "reid") if spec.captions else ("reid", "text"):
         table = few(World("smoke", 0, task=task).table())
         yield table
@@ -40,7 +57,7 @@ def candidates(spec):
 def example(name, folder):
     "The World in the layout of a dataset, or None where no small table of it has a place there"
     if name not in LAYOUTS: return None
-    for i, table in enumerate(candidates(DATASETS[name])):
+    for i, table in enumerate(candidates(DATASETS[name], LAYOUTS[name])):
         if not len(table): continue
         try: return export_world(table, name, folder/str(i)/(DATASETS[name].folder or name))
         except (TableError, ValueError): continue
@@ -103,7 +120,18 @@ def protocol(spec):
     if spec.image_queries and spec.cameras: asks += "; a match under the query's own camera does not count"
     shared = "".join(f" Identities of {a} and {b} are the same people by design." for a, b in spec.shared)
     numbered = " Its camera numbers count the images of a person." if spec.index_cameras else ""
+    if spec.protocols: asks = "Queries are images, the gallery is images" if spec.image_queries else asks
     return f"{splits} {asks}.{shared}{numbered}"
+
+
+def named_protocols(spec):
+    "The protocols of a dataset that are records, the default first"
+    lines = []
+    for i, name in enumerate(n for n in spec.protocols if n in PROTOCOLS):
+        about, *rules = PROTOCOLS[name].sentences()
+        default = " (default)" if i == 0 else ""
+        lines.append(f"- **`{name}`**{default}: {about} {' '.join(rules)}")
+    return "\n".join(lines)
 
 
 def commands(name):
@@ -138,6 +166,8 @@ def page(name, folder):
             parts += [f"A small World in exactly this tree, {PEOPLE} people of a split:", f"```text\n{tree(made)}\n```"]
     if spec.counts: parts += ["## Counts as published", count_table(spec.counts)]
     parts += ["## Protocol", protocol(spec)]
+    if spec.protocols: parts.append(named_protocols(spec))
+    if spec.source: parts.append(f"Layout and counts after {spec.source}.")
     if name != "world":
         parts += ["## Access", sentence(spec.access), "## Licence", sentence(spec.licence),
                   "reid_lab downloads no dataset: the folder is yours to get and to name.",
