@@ -179,6 +179,10 @@ def _list(a):
         print(read_experiment(find_notebook(a.name)).describe())
         return 0
     check_choice(a.what, a.name, LISTS[a.what](), _own_hint(a.what))
+    if a.what == 'protocols':
+        from reid_lab.retrieval.protocols import PROTOCOLS
+        print(f'{a.name}:', *PROTOCOLS[a.name].sentences(), sep='\n  ')
+        return 0
     if a.what == 'experiments':
         from reid_lab.experiments.notebooks import experiments
         print(experiments()[a.name].describe())

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .crops import check_junk_columns, check_known, check_rows, how_known
-from .options import COUNT, SEED, add_junk, check_used, junk_of, share
+from .options import COUNT, SEED, add_junk, add_protocol, check_used, junk_of, protocol_of, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
 
@@ -74,21 +74,41 @@ def _check_columns(a, *sides):
     check_junk_columns(junk_of(a), [(path, SideColumns(side).names) for path, side in sides])
 
 
+def _check_protocol_columns(a, q, g):
+    "Refuse features without a column of the protocol, by the name of the file"
+    from reid_lab.retrieval.left_out import SideColumns
+    protocol = protocol_of(a)
+    for side, path, features in (('queries', a.query, q), ('gallery', a.gallery, g)):
+        have = SideColumns(features).names
+        missing = [name for name in protocol.columns(side) if name not in have]
+        if not missing: continue
+        where = how_known('cam') if missing[0] == 'cam' else (
+            f"It has {', '.join(sorted(have))}; `reid_lab embed` keeps the columns of a manifest and the groups of "
+            '--pattern')
+        raise ValueError(f'{path} has no column {missing[0]!r}, which --protocol {protocol.name} reads for its {side}. '
+                         f'{where}; or score by a rule alone, such as --junk cam')
+
+
 def _metrics(a):
     "`reid_lab metrics`"
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
     open_set = None
+    if protocol_of(a) is not None and a.open_set is not None:
+        raise ValueError(f'--open-set is for a rule of junk, and --protocol {a.protocol.name} draws and chooses rows; '
+                         'give --junk with --open-set, or leave --open-set out')
     with Display('metrics', sections=False):
         with phase('reading features'): q, g = _read_sides(a)
         for path, side in ((a.query, q), (a.gallery, g)):
             check_known(path, side, then='search and match need no identities')
-        _check_columns(a, (a.query, q), (a.gallery, g))
+        if protocol_of(a) is None: _check_columns(a, (a.query, q), (a.gallery, g))
+        else: _check_protocol_columns(a, q, g)
         from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
         with phase('scoring'):
             try:
                 scoring = Scoring(ks=tuple(a.ks), ties=a.ties)
-                scores = retrieval_metrics(q, g, junk=junk_of(a), distance=a.distance, scoring=scoring)
+                scores = retrieval_metrics(q, g, junk=junk_of(a), distance=a.distance, scoring=scoring,
+                                           protocol=protocol_of(a))
             except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
         if a.open_set is not None:
             with phase('open set'): open_set = _open_rates(a, q, g)
@@ -99,7 +119,8 @@ def _metrics(a):
 
 def _print_json(scores, open_set):
     "The scores for a program"
-    scores = scores | dict(junk=scores.junk, n_unknown=scores.left_out.n_unknown)
+    protocol = {} if scores.plan is None else dict(protocol=scores.plan.protocol.name)
+    scores = scores | dict(junk=scores.junk, n_unknown=scores.left_out.n_unknown) | protocol
     if open_set is not None:
         scores = scores | dict(open_set=open_set.rates.to_dict('records'),
                                open_set_warnings=open_set.warnings)
@@ -164,12 +185,21 @@ def _sides_with_cameras(a):
     from reid_lab.retrieval.sides import two_sides
     q = _features(a.query, a.key, ('cam',), 12, 'query')
     check_rows(a.query, q)
-    _check_columns(a, (a.query, q))
-    if not a.gallery: return q, None
+    protocol = protocol_of(a)
+    if protocol is not None and not a.gallery:
+        raise ValueError(f'--protocol {protocol.name} says which rows ask and which are searched; give both files, or '
+                         'one file twice')
+    if protocol is None: _check_columns(a, (a.query, q))
+    if not a.gallery: return q, None, junk_of(a)
     g = _features(a.gallery, a.key, ('cam',), 12, 'gallery')
     check_rows(a.gallery, g)
-    _check_columns(a, (a.gallery, g))
-    return two_sides(q, g)
+    if protocol is None:
+        _check_columns(a, (a.gallery, g))
+        return *two_sides(q, g), junk_of(a)
+    from reid_lab.retrieval.draws import protocol_sides
+    _check_protocol_columns(a, q, g)
+    sides = protocol_sides(protocol, *two_sides(q, g))
+    return sides.q, sides.g, sides.junk
 
 
 def _bias(a):
@@ -181,16 +211,18 @@ def _bias(a):
     page = _cockpit_page(a)
     name = ' and '.join(Path(path).name for path in (a.query, a.gallery) if path)
     with stoppable(), Display('bias report', sections=False):
-        with phase('reading features'): q, g = _sides_with_cameras(a)
+        with phase('reading features'): q, g, junk = _sides_with_cameras(a)
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_names
         report = bias_report(q, g, distance=a.distance, map_method=(a.map or 'pca') if a.out else 'none',
-                             audit=AuditSettings(seed=a.seed, junk=junk_of(a)), name=name)
+                             audit=AuditSettings(seed=a.seed, junk=junk), name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:
-            with phase('writing the page'): _cockpit(a, q, g, name, page, report.verdict)
-    print(json_line(report.to_dict()) if a.json else '\n'.join([str(report), *camera_names(q, g)]))
+            from reid_lab.widgets.scene import Scene
+            with phase('writing the page'):
+                _cockpit(a, Scene(q, g, junk=junk, distance=a.distance), name, page, report.verdict)
+    print(json_line(report.to_dict()) if a.json else '\n'.join([str(report), *camera_names(q, g), *_one_draw(a)]))
     if a.out and not a.json: print(f'report: {a.out}')
     if a.open and not a.json: print(f'page: {page}')
     if a.open and sys.stdout.isatty(): # somebody is there
@@ -199,13 +231,20 @@ def _bias(a):
     return 0
 
 
-def _cockpit(a, q, g, name, page, verdict):
+def _one_draw(a):
+    "What a report has of a protocol"
+    protocol = protocol_of(a)
+    if protocol is None: return []
+    part = f', the first of {protocol.n_draws} draws' if protocol.n_draws > 1 else ''
+    ranks = '' if protocol.measure.cmc == 'images' else '; R1 is that of images here'
+    return [f'protocol: {protocol.name}{part}{ranks}; `reid_lab metrics --protocol {protocol.name}` has its scores']
+
+
+def _cockpit(a, scene, name, page, verdict):
     "The page of maps, scores per camera and camera pairs, which needs no kernel"
     from reid_lab.widgets.cameras import cockpit
-    from reid_lab.widgets.scene import Scene
     title = f'Camera bias of {name}'
     method = 'pca' if a.map in (None, 'none') else a.map # the page has a map in any case
-    scene = Scene(q, g, junk=junk_of(a), distance=a.distance)
     cockpit(scene, method, seed=a.seed, title=title, advice=verdict).to_html(page, title=title)
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #546f3a94
@@ -365,6 +404,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     c.add_argument('gallery', help='likewise; shards are scored from the disk')
     add_junk(c)
+    add_protocol(c, '; scores are means over its draws')
     c.add_argument('--distance', type=_distance, default='cosine',
                    help='that ranks: cosine (default) or euclidean')
     c.add_argument('--ties', choices=('order', 'expected'),
@@ -385,6 +425,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     b.add_argument('--map', type=_map, metavar='METHOD',
                    help='map of --out and --open: pca (default), tsne, umap, or none')
     add_junk(b)
+    add_protocol(b, '; of its draws the first one is reported')
     b.add_argument('--seed', type=SEED, default=0, help='of samples and clusters (default: 0)')
     for c in (c, b):
         c.add_argument('--key', nargs='+', metavar='OURS=THEIRS',

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['COUNT', 'PROCESSES', 'SECONDS', 'SEED', 'ROOTS', 'whole_number', 'share', 'image_size', 'check_used', 'junk_rule',
-           'add_junk', 'junk_of', 'add_run_options', 'with_links', 'execution_of', 'add_cache']
+           'add_junk', 'junk_of', 'protocol_name', 'add_protocol', 'protocol_of', 'add_run_options', 'with_links',
+           'execution_of', 'add_cache']
 
 # %% ../../nbs/16_cli/05_options.ipynb #5e0bcec9
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from ..core.basics import LAST_SEED
 from ..retrieval.junk import AUTO, Junk, as_junk, of_same_camera
+from ..retrieval.protocols import Protocol, as_protocol
 from ..training.options import OPTIONS, Execution
 
 # %% ../../nbs/16_cli/05_options.ipynb #9aa01930
@@ -89,6 +91,32 @@ def junk_of(a:argparse.Namespace, # Parsed arguments
         raise ValueError(f'--junk {a.junk} and --same-camera {a.same_camera} are one choice; give --junk alone')
     if a.same_camera is not None: return of_same_camera(a.same_camera)
     return as_junk(default if a.junk is None else a.junk)
+
+# %% ../../nbs/16_cli/05_options.ipynb #ddcc4806
+def protocol_name(text:str, # Such as `sysu.all`
+    ) -> Protocol:
+    "Read the name of a protocol"
+    try: return as_protocol(text)
+    except ValueError as e: raise argparse.ArgumentTypeError(str(e)) from None
+
+
+def add_protocol(c:argparse.ArgumentParser, # Of a command
+    what:str='', # What the command does with draws
+    ) -> None:
+    "A rule of the field by its name, `--protocol`"
+    c.add_argument('--protocol', type=protocol_name, metavar='NAME',
+                   help=f'rule of a benchmark, such as prcc.all-changed or sysu.all (`reid_lab list protocols`){what}')
+
+
+def protocol_of(a:argparse.Namespace, # Parsed arguments
+    ) -> Protocol | None:
+    "The protocol of `--protocol`, which goes without `--junk` and `--same-camera`"
+    if a.protocol is None: return None
+    for option in ('junk', 'same_camera'):
+        if (value := getattr(a, option)) is None: continue
+        raise ValueError(f"--protocol {a.protocol.name} and --{option.replace('_', '-')} {value} both say what is left "
+                         f'out (the protocol: {a.protocol.junk}); give one of the two')
+    return a.protocol
 
 # %% ../../nbs/16_cli/05_options.ipynb #9f3a6ec5
 def add_run_options(c:argparse.ArgumentParser, # Of a command

@@ -263,9 +263,22 @@ def _scores():
         n_query='number of queries',
         n_skipped='number of queries without a match, which do not count')
 
+
+def _protocols():
+    from reid_lab.retrieval.protocols import PROTOCOLS
+
+    def line(protocol):
+        parts = [protocol.about.rstrip('.'), f'junk {protocol.junk}', protocol.counts.words()]
+        if protocol.draw is not None: parts.append(f'{protocol.n_draws} draws')
+        if protocol.variant_of: parts.append(f'variant of {protocol.variant_of}')
+        elif protocol.dispute: parts.append('disputed')
+        return '; '.join(filter(None, parts))
+
+    return {name: line(protocol) for name, protocol in PROTOCOLS.items()}
+
 # %% ../../nbs/16_cli/30_output.ipynb #9f16423a
 LISTS = dict(experiments=_experiments, models=_models, datasets=_datasets, layouts=_layouts, worlds=_worlds,
-             weights=_weights_kept, papers=_papers, metrics=_scores)
+             weights=_weights_kept, papers=_papers, metrics=_scores, protocols=_protocols)
 
 
 def listing(what:str, # Key of `LISTS`

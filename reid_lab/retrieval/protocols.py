@@ -285,10 +285,10 @@ _PRCC_SOURCE = 'guxinqian/Simple-CCReID:data/datasets/prcc.py'
 
 def _prcc(name, camera, gallery, draw=None):
     "Queries of one camera against camera A"
-    clothes, n_query = dict(B=('the same', 3873), C=('other', 3543))[camera]
+    number, clothes, n_query = dict(B=(1, 'the same', 3873), C=(2, 'other', 3543))[camera]
     single = draw is not None
     return Protocol(name, f'People ask for images of themselves in {clothes} clothes.',
-                    queries=Rows(cam=camera), gallery=Rows(cam='A'), draw=draw,
+                    queries=Rows(cam=(camera, number)), gallery=Rows(cam=('A', 0)), draw=draw,
                     source=_PRCC_PAPER if single else _PRCC_SOURCE,
                     counts=Counts(n_query, 0, gallery, 71,
                                   'shuxjweb/pixel_sampling:data/datasets/prcc_gcn.py'),

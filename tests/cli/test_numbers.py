@@ -189,3 +189,53 @@ def test_a_rule_that_lacks_a_column_is_refused_in_options_before_anything_is_emb
     err = capsys.readouterr().err
     assert all(text in err for text in says), err
     assert "Embeddings" not in err and "junk=" not in err and "columns=" not in err
+
+
+@pytest.fixture(scope="module")
+def two_modalities(tmp_path_factory):
+    "A file of features with the columns that SYSU-MM01's rule reads"
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("sysu")/"test.npz"
+    pid, cam = np.arange(96) % 4, np.arange(96)//4 % 6 + 1
+    emb = np.random.default_rng(1).normal(size=(4, 8))[pid] + rng.normal(size=(96, 8))
+    names = [f"cam{c}/{p:04}/{i:04}.jpg" for i, (c, p) in enumerate(zip(cam, pid))]
+    Embeddings(emb.astype("f4"), pid, cam, names,
+               columns=dict(modality=np.where(np.isin(cam, (3, 6)), "infrared", "visible"))).save(path)
+    return str(path)
+
+
+def test_metrics_by_a_protocol(two_modalities, capsys):
+    file = two_modalities
+    assert main(["metrics", file, file, "--protocol", "sysu.all", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    e = Embeddings.load(file)
+    want = retrieval_metrics(e, e, protocol="sysu.all")
+    assert {name: found[name] for name in want} == pytest.approx(dict(want))
+    assert (found["protocol"], found["n_draws"], found["junk"]) == ("sysu.all", 10, "cam=3:2")
+    assert main(["metrics", file, file, "--protocol", "sysu.all"]) == 0
+    assert "means over 10 draws" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--protocol", "ltcc.cc"], "has no column 'clothes', which --protocol ltcc.cc reads for its queries"),
+    (["--protocol", "market", "--junk", "cam"], "give one of the two"),
+    (["--protocol", "market", "--same-camera", "keep"], "give one of the two"),
+    (["--protocol", "market", "--open-set"], "leave --open-set out"),
+    (["--protocol", "sysu.al"], "near names are sysu.all")])
+def test_protocols_that_clash_are_refused(two_modalities, capsys, words, says):
+    try: code = main(["metrics", two_modalities, two_modalities, *words])
+    except SystemExit as e: code = e.code
+    assert code and says in capsys.readouterr().err
+
+
+def test_bias_reports_the_first_draw_of_a_protocol(two_modalities, capsys):
+    assert main(["bias", two_modalities, two_modalities, "--protocol", "sysu.indoor"]) == 0
+    assert "protocol: sysu.indoor, the first of 10 draws; R1 is that of images here" in capsys.readouterr().out
+    assert main(["bias", two_modalities, "--protocol", "sysu.indoor"]) == 2
+    assert "one file twice" in capsys.readouterr().err
+
+
+def test_a_protocol_is_listed_as_a_methods_section(capsys):
+    assert main(["list", "protocols", "prcc.single-changed"]) == 0
+    text = capsys.readouterr().out
+    for part in ("71 gallery", "one image for each person, drawn 10 times", "their mAP cannot be compared"):
+        assert part in text
