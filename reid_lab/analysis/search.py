@@ -28,7 +28,7 @@ from ..core.old_names import renamed_attributes
 from ..core.pictures import jpeg_bytes
 from ..core.reporting import printable
 from ..data.augment import to_pixels
-from ..data.images import image_at, read_image, reads_like_image, resize_image
+from ..data.images import image_at, pixels_of, read_image, reads_like_image, resize_image
 from ..data.text import READ, check_sentence, read_text, text_note
 from ..models.weights.seen import Seen, seen_by
 from ..moved import forward
@@ -61,19 +61,21 @@ def as_questions(what:str | Path | np.ndarray | Sequence, # One question, or a l
     return [(_image_of(item) or item) if isinstance(item, str) else item for item in items]
 
 
-def _is_pixels(x): return getattr(x, 'ndim', 0) == 3 and x.shape[2] == 3 and x.dtype == np.uint8
+def _is_image(x):
+    "Whether a question is an image in memory: an array of any form, or a PIL image"
+    return isinstance(x, np.ndarray) or hasattr(x, 'getexif')
 
 
 def _read_crops(questions):
-    "Images of questions that are arrays or paths"
+    "Images of questions that are arrays, PIL images or paths"
     for i, question in enumerate(questions):
-        if not isinstance(question, Path) and not _is_pixels(question):
+        if not isinstance(question, Path) and not _is_image(question):
             raise TypeError(f"question {i} is {type(question).__name__}; give text, a pathlib.Path of an "
-                            "image, or an array (H,W,3) of uint8")
+                            "image, a PIL image, or an array (H,W,3) of uint8")
     for question in questions:
         if isinstance(question, Path) and not question.exists():
             raise FileNotFoundError(f"{str(question)!r} does not exist; give the path of an image")
-    return [read_image(x) if isinstance(x, Path) else x for x in questions]
+    return [read_image(x) if isinstance(x, Path) else pixels_of(x, f'question {i}') for i, x in enumerate(questions)]
 
 
 def ask(model:nn.Module, # Reads images, and captions if a sentence is asked

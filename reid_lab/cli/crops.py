@@ -149,10 +149,10 @@ def _embed(a:argparse.Namespace, # Arguments of the command
     from reid_lab.experiments.terminal import Display, near_path
     _check_embed(a)
     with Display('embed', sections=False):
-        from reid_lab.models.weights.formats import with_prefix
+        from reid_lab.models.weights.formats import weights_with_prefix
         from reid_lab.recipes.crops import check_output, open_embedder
         check_output(a.out, a.fresh, a.shards) # what can be refused before anything is read
-        weights = a.weights and with_prefix(a.weights, a.prefix)
+        weights = a.weights and weights_with_prefix(a.weights, a.prefix)
         try:
             embedder = open_embedder(a.model, weights, a.tokenizer, 'captions' if a.captions else '', a.device,
                                      construction(a))

@@ -106,9 +106,11 @@ def add_reproduce(command:Callable[..., argparse.ArgumentParser], # Called with 
     ) -> None:
     "Add `reproduce` to the command line"
     c = command('reproduce', _reproduce, 'score a released checkpoint and set the row beside the printed one')
-    c.add_argument('action', nargs='?', choices=('list', 'check', 'run'), default='list', help='default: list')
+    c.add_argument('action', nargs='?', choices=('list', 'check', 'run'), default='list',
+                   help='list (default): what is known; check: is everything in place for NAME; run: score its file')
     c.add_argument('name', nargs='?', metavar='NAME',
-                   help='of a checkpoint on a test set, see `reid_lab reproduce list`')
+                   help='of an entry, a checkpoint on a test set (irra-cuhk-pedes); list: all that is known of it, '
+                        'empty: the names')
     c.add_argument('--weights', metavar='FILE', help='check, run: the released file')
     c.add_argument('--data', metavar='FOLDER', help="check, run: the dataset's folder or the one above")
     c.add_argument('--tokenizer', default='', metavar='FOLDER',

@@ -61,7 +61,7 @@ def _export(a):
     "`reid_lab weights export`"
     from reid_lab.experiments.terminal import near_path
     from reid_lab.models.export import FORMATS
-    from reid_lab.models.weights.formats import with_prefix
+    from reid_lab.models.weights.formats import weights_with_prefix
     from reid_lab.recipes.exporting import export_model
     check_used(a, ('model',), f'is for convert; the model to export is named without it: weights export {a.model}')
     if a.target: raise ValueError(f'{a.target}: the folder to write is given as --out {a.target}')
@@ -70,7 +70,7 @@ def _export(a):
     if a.prefix and not a.weights: raise ValueError('--prefix is of the names in --weights FILE; give both, or neither')
     arguments = _values(a, 'pool=gem')
     if a.size is not None: arguments['size'] = a.size
-    weights = a.weights and with_prefix(a.weights, a.prefix)
+    weights = a.weights and weights_with_prefix(a.weights, a.prefix)
     difference = export_model(a.file, a.out, a.format, weights, a.tokenizer, arguments)
     if a.json: print(json_line(dict(folder=a.out, format=a.format, difference=difference)))
     else: print(f'read again as {a.format}: features differ by at most {difference:.0e}\nfolder: {near_path(a.out)}, '

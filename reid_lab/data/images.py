@@ -182,17 +182,31 @@ def read_image(path:str | Path | FileBytes, # Image file
                         'read_image(path, max_pixels=...)')
 
 
+def _how_to_convert(image):
+    "What makes pixels of an array of a usual other form, for a message; empty if it is none"
+    last = image.shape[-1] if image.ndim else 0
+    if image.dtype.kind == 'f': return '; values x from 0 to 1 become pixels by (255*x).round().astype(numpy.uint8)'
+    if image.dtype != np.uint8: return ''
+    if image.ndim == 2: return '; grey values x become pixels by numpy.stack([x]*3, 2)'
+    if image.ndim == 3 and last == 1: return '; grey values x become pixels by x.repeat(3, 2)'
+    if image.ndim == 3 and last == 4: return '; PIL.Image.fromarray(x) of RGBA is laid on white'
+    if image.ndim == 3 and image.shape[0] == 3: return '; x.transpose(1, 2, 0) puts the channels of (3,H,W) last'
+    return ''
+
+
 def pixels_of(image:'np.ndarray | Image.Image', # In memory
     name:str='image', # For the message
     ) -> np.ndarray: # (H,W,3) uint8
     "The pixels of an image that is decoded already, upright RGB as `read_image` gives them; other things are refused"
     from PIL import Image
-    if isinstance(image, Image.Image): return np.asarray(_as_rgb(image, (255, 255, 255)))
+    if isinstance(image, Image.Image):
+        if why := _no_white(image): raise ValueError(f'{name} {why}')
+        return np.asarray(_as_rgb(image, (255, 255, 255)))
     remedy = 'give arrays (H,W,3) of uint8, PIL images, or paths of image files'
     if not isinstance(image, np.ndarray): raise TypeError(f'{name} is a {type(image).__name__}; {remedy}')
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f'{name} has the shape {image.shape}; {remedy}')
-    if image.dtype != np.uint8: raise ValueError(f'{name} holds {image.dtype}; {remedy}')
+        raise ValueError(f'{name} has the shape {image.shape}; {remedy}{_how_to_convert(image)}')
+    if image.dtype != np.uint8: raise ValueError(f'{name} holds {image.dtype}; {remedy}{_how_to_convert(image)}')
     return image
 
 

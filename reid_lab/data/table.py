@@ -26,7 +26,7 @@ from ..core.basics import as_list, check_choice, stream
 from ..core.files import atomic_path, parquet_library
 from ..core.markup import fill
 from .frames import Frames
-from .images import folder_files, image_suffixes, resize_image
+from .images import folder_files, image_suffixes, pixels_of, resize_image
 from .labels import is_missing, named_ids, read_labels
 from .sheets import read_sheet, sheet_of
 
@@ -218,7 +218,8 @@ def text_queries(self:ReidTable, split:str='test', # train, val, test, or None f
 def read(self:ReidTable, paths:Sequence[str], # Entries of the column `path`
     ) -> list: # of (H,W,3) uint8
     "The images at `paths`: through the reader, or files, boxes and frames of videos below the root"
-    if self.reader is not None: return list(self.reader(list(paths)))
+    if self.reader is not None:
+        return [pixels_of(image, f'image {i} of the reader') for i, image in enumerate(self.reader(list(paths)))]
     frames = self._frames
     if frames is None or (frames.root, frames.follow_links) != (self.root, self.follow_links):
         self._frames = frames = Frames(self.root, self.follow_links)

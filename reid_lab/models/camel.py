@@ -38,7 +38,7 @@ from reid_lab.models.backbones import (
 )
 from .sgformer import SGFORMERS, SGFormer
 from .timm_towers import SwinTower, TimmTower, timm_tower
-from .weights.formats import OURS, identify, open_weights, weights_file
+from .weights.formats import OURS, identify, local_weights_file, open_weights
 from .weights.hub import names_hub
 from .weights.start import NONE, Loaded, Start, begin, load_network, start_own
 
@@ -450,7 +450,7 @@ def whole_checkpoint(weights:str | Path | dict, # As `camel_base` takes them
     if not isinstance(weights, (str, Path)): return None
     if not names_hub(weights) and not Path(weights).expanduser().exists(): return None
     try:
-        path = weights_file(weights)
+        path = local_weights_file(weights)
         return _whole_file(str(path), path.stat().st_size, path.stat().st_mtime_ns)
     except (ValueError, OSError): return None # who loads it says why
 
@@ -493,7 +493,7 @@ def folder_faults(weights:str | Path | dict, # See `lacking_half`
             faults.append((f'{name} has {n_pieces} word pieces in vocab.txt, {Path(weights).name} has {whole.words}',
                            'give the vocabulary that it was trained with'))
     if whole is not None: return faults
-    try: weights_file(folder)
+    try: local_weights_file(folder)
     except ValueError as e:
         faults.append((f'text_weights: {str(e).partition("; ")[0]}', 'put the weights of BERT there'))
     return faults

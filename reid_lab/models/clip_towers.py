@@ -23,7 +23,7 @@ from ..data.augment import CLIP_MEAN, CLIP_STD
 from ..data.text import Tokenizer, WordPiece
 from .backbones import PixelNorm
 from .transreid import patch_grid, person_grid, resize_positions
-from .weights.formats import OURS, chosen
+from .weights.formats import OURS, weights_place
 from .weights.shipped import world_names
 from .weights.start import NONE, Start, begin, check_config, load_network
 
@@ -104,7 +104,7 @@ def _tags(weights, arch):
     "Published sets of open_clip -> function that downloads them"
     import open_clip
     tags = open_clip.list_pretrained_tags_by_model(arch)
-    if file_kind(chosen(weights).path) == 'missing': check_choice('weights', weights, tags,
+    if file_kind(weights_place(weights).path) == 'missing': check_choice('weights', weights, tags,
                                                      hint='Or pass a local file or folder.')
 
     def fetch(tag):

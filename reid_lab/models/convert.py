@@ -30,13 +30,13 @@ from .published import hub_record
 from .sgformer import SGFORMERS
 from reid_lab.models.weights.formats import (
     OURS,
-    chosen,
     how_to_choose,
+    local_weights_file,
     networks,
     open_weights,
     translate,
-    weights_file,
-    with_prefix,
+    weights_place,
+    weights_with_prefix,
 )
 from .weights.hub import names_hub
 from .zoo import MODELS, create_model
@@ -133,12 +133,12 @@ def arguments(state:dict, # Under our names, see `translate`
 def is_onnx(path:str | Path, # A file
     ) -> bool:
     "Whether a file is an ONNX file, by its name"
-    return chosen(path).path.suffix.lower() == '.onnx'
+    return weights_place(path).path.suffix.lower() == '.onnx'
 
 
 def _inspect_onnx(path):
     "What an ONNX file states; it is a tower if it takes images and has an output of one vector an image"
-    path = chosen(path).path
+    path = weights_place(path).path
     session = onnx_session(path)
     lines = {f'input {part.name}': f"{tuple(part.shape)} {part.type.removeprefix('tensor').strip('()')}"
              for part in session.get_inputs()}
@@ -246,9 +246,9 @@ def convert_weights(path:str | Path, # A file or folder, see `open_weights`
     from safetensors.torch import save_file
     out, known = Path(out).expanduser(), [k for k, v in MODELS.items() if _takes_weights(v)]
     if out.suffix != '.safetensors': raise ValueError(f"out={str(out)!r} must end in .safetensors")
-    found, source = inspect_weights(path, prefix), weights_file(path)
+    found, source = inspect_weights(path, prefix), local_weights_file(path)
     from_where = hub_record(str(path), of_file=True).name if names_hub(path) else source.name
-    path = with_prefix(chosen(path).path, prefix or chosen(path).prefix)
+    path = weights_with_prefix(weights_place(path).path, prefix or weights_place(path).prefix)
     text = check_choice('model', model, known) and found['layout'] == 'hf_bert'
     kw = {**arguments_of(model, found['arguments']), **kw} if model in found['fits'] else kw
     if 'n_ids' in MODELS[model].needs: kw.setdefault('n_ids', 1)

@@ -45,7 +45,7 @@ from ..losses.added import add_losses, added_losses, loss_facts
 from ..meta.dual_speed import DualSpeed, Lookahead, ReleasedDualSpeed, Rounds, TaskCycle
 from ..meta.memory import ContrastMemory, ErrorMemory, capacity_for
 from ..meta.stylise import Style, released_tasks, style_tasks
-from ..models.weights.formats import chosen
+from ..models.weights.formats import weights_place
 from ..models.weights.shipped import WORLD, card_for, check_worlds, read_card, shipped_tokenizer
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model
@@ -117,7 +117,7 @@ def _read_tables(sets, preset):
 def _tokenizer_of(weights, model_name):
     "The tokenizer that belongs to weights of this library, or None"
     if weights == WORLD: return shipped_tokenizer(card_for(model_name))
-    path = chosen(weights).path
+    path = weights_place(weights).path
     if path.suffix != '.safetensors' or not path.is_file(): return None
     try: card = read_card(path)
     except ValueError: return None # another program's file

@@ -48,7 +48,7 @@ from reid_lab.models.frozen import (
     named_tower,
 )
 from ..models.published import hub_record
-from ..models.weights.formats import chosen, open_weights
+from ..models.weights.formats import open_weights, weights_place
 from ..models.weights.hub import check_kept, hub_part
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models, own_models
@@ -156,7 +156,7 @@ def check_model_name(name:Path | str, # See `ready_model`
     elif weights:
         check_choice('model', name, list_models(trains=True), f'Towers of other programs are frozen:NAME. {OWN_MODELS}')
     names_file = weights and not (has_tower and str(weights) in WITHOUT_FILE)
-    if names_file and not chosen(weights).path.exists():
+    if names_file and not weights_place(weights).path.exists():
         raise FileNotFoundError(f"weights={str(weights)!r} does not exist; give a file of weights")
     if has_tower or weights or Path(name).expanduser().is_dir(): return
     if reads == 'captions' and name in MODELS and MODELS[name].reads != reads:

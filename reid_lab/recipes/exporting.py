@@ -12,7 +12,7 @@ from pathlib import Path
 
 import reid_lab
 from ..models.export import About, export_weights
-from ..models.weights.formats import chosen
+from ..models.weights.formats import weights_place
 from ..models.weights.hub import hub_name, hub_part, open_repository
 from ..models.weights.seen import seen_by
 from ..models.weights.shipped import header, shipped
@@ -43,7 +43,7 @@ def _origin(embedder):
         return f'the Hugging Face hub: {place}{checksum}'
     if not embedder.weights or embedder.weights in ('none', 'published'):
         return {'none': 'random numbers', 'published': 'the program that publishes the tower'}.get(embedder.weights, '')
-    path = chosen(embedder.weights).path
+    path = weights_place(embedder.weights).path
     texts = header(path) if path.is_file() else {}
     if texts.get('source'): return f"{texts['source']}, SHA-256 {texts.get('sha256', 'not noted')}"
     return f'the training {path.name}' if path.is_dir() else f'the file {path.name}'
@@ -65,7 +65,7 @@ def about_model(embedder:Embedder, # From `open_embedder`
         origin = f'reid_lab {reid_lab.__version__}'
         return About(embedder.short, origin, _licence(embedder), seen, card.worlds, card.images, card.steps,
                      card.command, card.scores)
-    folder = chosen(embedder.weights).path if embedder.weights and not hub_part(embedder.weights) else None
+    folder = weights_place(embedder.weights).path if embedder.weights and not hub_part(embedder.weights) else None
     record = _record(folder) if folder and folder.is_dir() else {}
     return About(embedder.short, _origin(embedder), _licence(embedder), seen, (), record.get('images', 0),
                  record.get('steps', 0))

@@ -17,7 +17,7 @@ import torch
 from ..models.convert import arguments_of, inspect_weights, is_onnx
 from ..models.detectors import detectors_of
 from ..models.frozen import CONTROLS, brings_weights
-from ..models.weights.formats import open_weights, read_config, with_prefix
+from ..models.weights.formats import open_weights, read_config, weights_with_prefix
 from ..models.weights.towers import find_towers
 from .crops import from_file
 
@@ -99,7 +99,7 @@ def openings(path:Path | str, # A file or folder of weights
     prefix:str='', # Of the network in it that is looked at
     ) -> list[Opening]: # Those that hold most of a model first; empty if no model takes the file
     "The models that take a file of weights, each tried"
-    weights, found = with_prefix(path, prefix), {}
+    weights, found = weights_with_prefix(path, prefix), {}
     apart = _counters_apart(path, prefix)
     for model, arguments in _candidates(path, prefix):
         for tokenizer in ('', 'clip'):
@@ -117,7 +117,7 @@ def detector_command(file:Path | str, # Of weights
     if not Path(file).expanduser().is_file() or is_onnx(file): return ''
     names = detectors_of(open_weights(file, prefix, values=False).state)
     if not names: return ''
-    words = ['reid_lab', 'detect', 'FRAMES', '--weights', str(with_prefix(file, prefix))]
+    words = ['reid_lab', 'detect', 'FRAMES', '--weights', str(weights_with_prefix(file, prefix))]
     if len(names) > 1: words += ['--detector', names[0]]
     return ' '.join(map(shlex.quote, [*words, '--out', 'boxes.csv']))
 

@@ -200,13 +200,13 @@ def reproduction_table() -> 'pd.DataFrame': # name, method, dataset, opens, prin
 def reproduction_text(entry:Reproduction, # From `reproduction`
     ) -> str: # Lines
     "All that is known of one entry"
-    p = entry.protocol
+    protocol = entry.protocol
     arguments = ', '.join(f'{name}={value}' for name, value in entry.arguments.items())
-    how = f'{p.queries} ask, {p.resample} resizing, {p.features} features, {p.distance}'
-    if p.score == 'matcher': how += f', scored by the matcher on the first {p.k_test} images'
-    if p.cameras: how += ', cameras given to the network'
-    if p.pixels: how += ', pixels normalised by the statistics of the set'
-    if p.clean: how += f', captions in the form {p.clean!r}'
+    how = f'{protocol.queries} ask, {protocol.resample} resizing, {protocol.features} features, {protocol.distance}'
+    if protocol.score == 'matcher': how += f', scored by the matcher on the first {protocol.k_test} images'
+    if protocol.cameras: how += ', cameras given to the network'
+    if protocol.pixels: how += ', pixels normalised by the statistics of the set'
+    if protocol.clean: how += f', captions in the form {protocol.clean!r}'
     lines = [f'{entry.name}: {entry.title}', f'paper       {entry.paper}', f'release     {entry.release}',
              f"file        {entry.container}; layout {' or '.join(entry.layouts) or 'not known here'}",
              f"dataset     {entry.dataset or 'none that is loaded here'}, split test",

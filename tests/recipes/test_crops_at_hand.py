@@ -11,6 +11,7 @@ from reid_lab.cli.commands import main
 from reid_lab.core.basics import stream
 from reid_lab.data.crops import as_crops, crops_table, frame_table
 from reid_lab.data.images import read_image
+from reid_lab.data.table import ReidTable
 from reid_lab.models.zoo import create_model
 from reid_lab.retrieval.parts import image_facts
 
@@ -59,6 +60,44 @@ def test_images_in_memory_embed_as_their_files_do(folder, features, tmp_path):
     assert rl.search(out, pixels[1], 1).table().path[0] == "image 1"
     plans = [image_facts(as_crops(form)) for form in (pixels, forms["pil"], pixels[::-1])]
     assert plans[0] == plans[1] != plans[2], "what was begun with other images is not continued"
+
+
+PIXELS = stream(3, "pixels").integers(0, 256, (40, 20, 3), "u1")
+GREY = PIXELS[..., 0]
+FLOAT_PIL = Image.fromarray(GREY.astype("f4")/255)
+
+
+@pytest.mark.parametrize("image, message", [
+    (GREY, r"the shape \(40, 20\); .*numpy.stack\(\[x\]\*3, 2\)"), (GREY[..., None], r"x.repeat\(3, 2\)"),
+    (np.dstack([PIXELS, GREY]), r"PIL.Image.fromarray\(x\) of RGBA"), (PIXELS/255, r"holds float64; .*\(255\*x\)"),
+    (PIXELS.astype("f2"), "holds float16"), (PIXELS.astype("i8"), "holds int64"), (PIXELS > 9, "holds bool"),
+    (PIXELS.transpose(2, 0, 1), r"x.transpose\(1, 2, 0\)"), (FLOAT_PIL, "holds floating-point numbers, .*none is")])
+def test_arrays_of_another_form_are_refused_with_what_converts_them(image, message, features):
+    for call in (lambda: rl.embed_crops([image], "clip_tiny", quiet=True), lambda: rl.search(features, image, 1)):
+        with pytest.raises(ValueError, match=message): call()
+    with pytest.raises(ValueError, match="image 1 of the reader holds|image 1 of the reader has the shape"):
+        table = crops_of(lambda paths: [PIXELS, image])
+        table.read(["a", "b"])
+
+
+def crops_of(reader): return ReidTable(pd.DataFrame(dict(path=["a", "b"], pid=-1, cam=-1, split="test")), None, reader)
+
+
+def test_what_the_messages_name_converts_as_a_file_does(features, tmp_path):
+    alpha = np.where(np.arange(40)[:, None] < 20, 0, 255).astype("u1").repeat(20, 1)
+    cases = dict(grey=(GREY, np.stack([GREY]*3, 2)), rgba=(np.dstack([PIXELS, alpha]), None),
+                 sixteen=((GREY.astype("u2")*257), np.stack([GREY]*3, 2)))
+    for name, (array, wanted) in cases.items():
+        Image.fromarray(array).save(tmp_path/f"{name}.png")
+        pair = rl.embed_crops([Image.fromarray(array), Image.open(tmp_path/f"{name}.png")], "clip_tiny", quiet=True)
+        of_file = rl.embed_crops([tmp_path/f"{name}.png"], "clip_tiny", quiet=True)
+        assert torch.allclose(pair.emb, of_file.emb.expand(2, -1), atol=1e-6), name
+        if wanted is None: wanted = np.where(alpha[..., None] > 0, PIXELS, 255).astype("u1")
+        assert torch.allclose(rl.embed_crops([wanted], "clip_tiny", quiet=True).emb, of_file.emb, atol=1e-6), name
+    whole = (255*(PIXELS/255)).round().astype(np.uint8)
+    assert (whole == PIXELS).all()
+    asked = [rl.search(features, form, 1).table().score[0] for form in (PIXELS, Image.fromarray(PIXELS))]
+    assert asked[0] == pytest.approx(asked[1], abs=1e-6)
 
 
 def test_labels_of_a_frame_stay(folder):

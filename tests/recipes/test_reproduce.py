@@ -333,6 +333,29 @@ def test_what_a_file_lacks_is_said_before_anything_is_scored(folders, tmp_path, 
     assert not gone.ok and "does not exist" in errors(gone.weights)[0] and errors(gone.data)
 
 
+def test_the_file_of_another_tower_is_refused_in_the_words_of_this_command(folders, tmp_path, monkeypatch, capsys):
+    "An OSNet of another width: nothing printed is stored for it; a network of FastReID that is another entry's"
+    torch.save(osnet_file(randomised(OSNet("osnet_x0_25")), "osnet_x0_25"), tmp_path/"narrow.pth")
+    words = ["roboflow-osnet-market1501", "--weights", str(tmp_path/"narrow.pth"), "--data", str(folders)]
+    assert main(["reproduce", "check", *words]) == 1
+    said = capsys.readouterr().out
+    assert "narrow.pth is the file of osnet_x0_25, and roboflow-osnet-market1501 is of osnet_x1_0" in said
+    assert "`reid_lab embed FOLDER --model frozen:osnet_x0_25 --weights" in said and "tower=" not in said
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "run", *words]) == 2
+    said = capsys.readouterr().err
+    assert "give the file that roboflow-osnet-market1501 names (released at https" in said and "tower=" not in said
+    torch.save(dict(model=fastreid.released("agw", "r50", gem=True)), tmp_path/"agw.pth")
+    found = check_ready_for("fastreid-bot-market1501", Given(tmp_path/"agw.pth", folders))
+    assert "`reid_lab reproduce` knows it as fastreid-" in errors(found.weights)[0]
+
+
+def test_an_entry_without_a_dataset_has_no_heading_for_it(capsys):
+    assert main(["reproduce", "check", "sg-former-s", "--weights", "none.pth", "--data", "."]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "weights" in lines and "dataset" not in lines and "a classifier of ImageNet" in lines[-1]
+
+
 def test_a_pair_needs_its_words(folders, tmp_path, monkeypatch):
     case = pair_case(tmp_path, monkeypatch, "camel")
     assert "--tokenizer" in errors(check_ready_for(case.entry, Given(case.weights, folders)).weights)[0]
@@ -387,6 +410,12 @@ def test_the_folder_of_the_datasets_may_be_set(tmp_path, capsys, monkeypatch):
     assert main(["reproduce", "check", "bot-market1501", "--weights", "none.pth"]) != 0
     said = "".join(capsys.readouterr())
     assert "needs --data" not in said and "none.pth" in said and str(tmp_path) in said
+
+
+def test_the_help_says_what_each_action_does(capsys):
+    with pytest.raises(SystemExit): main(["reproduce", "list", "--help"])
+    said = "".join(capsys.readouterr().out.split())      # lines are broken where the terminal ends
+    assert "list(default):whatisknown;check:iseverythinginplace" in said and "irra-cuhk-pedes" in said
 
 
 def test_what_is_known_is_listed(capsys):

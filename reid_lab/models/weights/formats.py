@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WRAPPERS', 'WANTED', 'FOLDERS', 'OURS', 'LAYOUTS', 'how_to_choose', 'below', 'unwrapped', 'read_config', 'Weights',
-           'Chosen', 'with_prefix', 'chosen', 'weights_file', 'open_weights', 'read_weights', 'Layout', 'Translated',
-           'translate', 'peeled', 'Network', 'networks', 'identify']
+           'WeightsPlace', 'weights_with_prefix', 'weights_place', 'local_weights_file', 'open_weights', 'read_weights',
+           'Layout', 'Translated', 'translate', 'peeled', 'Network', 'networks', 'identify']
 
 # %% ../../../nbs/05_models/00_weights/10_formats.ipynb #f30d6d50
 import argparse
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from ...core.files import BROKEN, file_kind, wrong_file
+from ...core.old_names import renamed_names
 from ...core.weight_files import check_kinds, check_tensors, read_tensors
 from .hub import hub_file, names_hub
 
@@ -268,13 +269,13 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class WeightsPlace:
     "A file or folder, and which network in it"
     path:Path
     prefix:str = '' # Of its names
 
 
-def with_prefix(path:str | Path, # A file or folder of weights
+def weights_with_prefix(path:str | Path, # A file or folder of weights
     prefix:str='', # Of the names of one of its networks
     ) -> str:
     "`FILE#PREFIX`, which every `weights` takes; the file alone without a prefix"
@@ -284,29 +285,33 @@ def with_prefix(path:str | Path, # A file or folder of weights
 def _of_hub(weights):
     "The same for `hf://owner/name@revision/file#PREFIX`, downloaded if it is not in the cache"
     name, _, prefix = weights.partition('#')
-    return Chosen(hub_file(name, FOLDERS).path, prefix)
+    return WeightsPlace(hub_file(name, FOLDERS).path, prefix)
 
 
-def chosen(weights:str | Path | dict, # A path, `FILE#PREFIX`, or `hf://owner/name`, see `hub_file`
-    ) -> Chosen:
-    "The file and the prefix of `with_prefix`; a file that really has such a name is that file"
+def weights_place(weights:str | Path | dict, # A path, `FILE#PREFIX`, or `hf://owner/name`, see `hub_file`
+    ) -> WeightsPlace:
+    "The file and the prefix of `weights_with_prefix`; a file that really has such a name is that file"
     if names_hub(weights): return _of_hub(str(weights))
     path, (file, sign, prefix) = Path(weights).expanduser(), str(weights).rpartition('#')
-    if not sign or path.exists(): return Chosen(path)
-    return Chosen(Path(file).expanduser(), prefix)
+    if not sign or path.exists(): return WeightsPlace(path)
+    return WeightsPlace(Path(file).expanduser(), prefix)
 
 
 def _located(path):
     "Weights file and config that a path stands for; the file itself where there is no config"
-    path = chosen(path).path
+    path = weights_place(path).path
     if path.is_dir(): return _in_folder(path)[::-1]
     return path, next((path.parent/c for c, files in FOLDERS.items() if path.name in files), path)
 
 
-def weights_file(weights:str | Path | dict, # What a model takes as `weights`
+__getattr__ = renamed_names(__name__, Chosen='WeightsPlace', chosen='weights_place', with_prefix='weights_with_prefix',
+                            weights_file='local_weights_file')
+
+
+def local_weights_file(weights:str | Path | dict, # What a model takes as `weights`
     ) -> Path | None: # `Path`, or None for a name or a state dict
     "The local file that weights are read from"
-    if not isinstance(weights, (str, Path)) or not chosen(weights).path.exists(): return None
+    if not isinstance(weights, (str, Path)) or not weights_place(weights).path.exists(): return None
     return _located(weights)[0]
 
 
@@ -315,7 +320,7 @@ def open_weights(path:str | Path, # A `.safetensors` or torch file, a TorchScrip
     values:bool=True, # Read and check the values; False: names, shapes and kinds alone, which is quick
     ) -> Weights:
     "Tensors by name with wrappers removed and values checked, and what lies beside them; nothing is executed"
-    prefix = prefix or chosen(path).prefix
+    prefix = prefix or weights_place(path).prefix
     path, config = _located(path)
     kind, safe, card = file_kind(path), path.suffix == '.safetensors', {}
     if kind == 'missing': raise FileNotFoundError(str(wrong_file(path, WANTED, kind=kind)))

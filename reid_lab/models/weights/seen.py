@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .formats import weights_file
+from .formats import local_weights_file
 from .hub import check_kept, hub_part, names_hub
 from .shipped import data_of, header, shipped, worlds_of
 
@@ -94,7 +94,7 @@ def _kept_file(weights):
     if names_hub(weights):
         try: check_kept(hub_part(weights), 'the features')
         except FileNotFoundError: return None
-    return weights_file(weights)
+    return local_weights_file(weights)
 
 
 def seen_by(facts:Mapping, # `meta` of features; or model_name and weights of a model

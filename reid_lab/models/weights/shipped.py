@@ -199,11 +199,11 @@ def seen_worlds(weights:str | Path | dict, # As a constructor takes them
     model:str, # Key of the zoo
     ) -> tuple: # (preset, task, seed) of each World
     "The Worlds that weights have seen: by the card in their file, or the training in whose folder they lie"
-    from reid_lab.models.weights.formats import chosen
+    from reid_lab.models.weights.formats import weights_place
     if not isinstance(weights, (str, Path)): return ()
     if weights == WORLD:    # of a model of one's own it is not known which file fits: all of them count
         return tuple(dict.fromkeys(world for path in world_files(model) for world in worlds_of(header(path))))
-    path = Path(chosen(weights).path)
+    path = Path(weights_place(weights).path)
     file = _file_of(path)
     if file is None: return ()
     worlds, first = worlds_of(header(file)), _began_with_ours(file.parent)

@@ -24,13 +24,13 @@ from ...core.weight_files import check_kinds, check_tensors, check_values, check
 from reid_lab.models.weights.formats import (
     OURS,
     Weights,
-    chosen,
     how_to_choose,
     networks,
     open_weights,
     translate,
     unwrapped,
-    with_prefix,
+    weights_place,
+    weights_with_prefix,
 )
 from .shipped import WORLD, data_of, read_card, world_files, world_names, worlds_of
 
@@ -112,7 +112,7 @@ def _source(weights, wanted, names):
             "weights='world': none of this model come with the package; "
             "pass 'none', or a file or folder")
     path = names.get(weights, weights)
-    if not path or file_kind(chosen(path).path) == 'missing':
+    if not path or file_kind(weights_place(path).path) == 'missing':
         known = ''.join(f', {n!r} (downloads once)' if callable(p) else f', {n!r}' for n, p in names.items())
         raise FileNotFoundError(
             f"weights={str(path)!r} is not a file or folder; "
@@ -467,9 +467,9 @@ def start_key(weights:'str | Path | dict | Weights', # As a constructor takes th
     if isinstance(weights, dict): return dict(start={'state dict': _state_sum(unwrapped(weights))})
     if isinstance(weights, (Start, Weights)): return dict(start={'state dict': _state_sum(weights.state)})
     if weights in NONE: return {}
-    place = chosen(weights)
+    place = weights_place(weights)
     path = place.path
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if weights == WORLD: files = world_files(model)
-    sums = {with_prefix(p.name, place.prefix): file_sum(p) for p in files if p.is_file()}
+    sums = {weights_with_prefix(p.name, place.prefix): file_sum(p) for p in files if p.is_file()}
     return dict(start=sums or str(weights))

@@ -37,6 +37,7 @@ from reid_lab.models.convert import inspect_weights
 from reid_lab.models.frozen import FrozenPair, clip_tokenizer, frozen, frozen_pair, named_tower
 from reid_lab.models.timm_towers import TimmTower
 from reid_lab.models.transreid import overlapping_vit, start_transreid
+from reid_lab.models.weights import formats
 from reid_lab.models.weights.formats import LAYOUTS, identify, open_weights, read_weights, translate
 from reid_lab.models.weights.start import load_network
 from reid_lab.models.zoo import MODELS
@@ -556,3 +557,11 @@ def test_nothing_is_taken_by_the_end_of_a_name():
     with pytest.raises(ValueError, match="left over"):
         load_network(net, {"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2), "other.0.gate": torch.ones(2)},
                      prefix="")
+
+
+def test_places_of_weights_are_found_by_the_names_of_the_last_release():
+    for old, new in dict(chosen="weights_place", with_prefix="weights_with_prefix", weights_file="local_weights_file",
+                         Chosen="WeightsPlace").items():
+        with pytest.warns(DeprecationWarning, match=f"{new}"): assert getattr(formats, old) is getattr(formats, new)
+    place = formats.weights_place(formats.weights_with_prefix("two.pth", "teacher."))
+    assert (place.path.name, place.prefix) == ("two.pth", "teacher.")
