@@ -9,6 +9,7 @@ from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.retrieval.draws import apply_protocol
 from reid_lab.retrieval.protocols import PROTOCOLS
 
 # guxinqian/Simple-CCReID:data/datasets/prcc.py; in testing the same base names are in all folders
@@ -144,3 +145,14 @@ def test_export_needs_the_clothes_and_says_what_has_no_place(tmp_path):
     fit = LAYOUTS["ltcc"].rows(dressed)   # without the split val
     written = load_dataset("ltcc", export_world(fit, "ltcc", tmp_path / "b"))
     assert sorted(written["clothes"] % OUTFITS) == [1] * len(fit)
+
+
+@pytest.mark.parametrize("protocol, asks, searched, draws", [
+    ("prcc.all-changed", 2, 3, 1), ("prcc.all-same", 2, 3, 1), ("prcc.single-changed", 2, 2, 10),
+    ("ltcc.standard", 3, 4, 1), ("ltcc.cc", 3, 4, 1), ("ltcc.cc-filtered", 2, 2, 1),
+    ("celeb.none", 2, 3, 1), ("celeb.official", 2, 3, 1)])
+def test_rows_that_take_part_in_a_protocol(protocol, asks, searched, draws, by_hand):
+    name = protocol.partition(".")[0].replace("celeb", "celeb-reid")
+    t = load_dataset(name, by_hand[name])
+    plan = apply_protocol(protocol, t.query().frame, t.gallery().frame)
+    assert [(len(d.queries), len(d.gallery)) for d in plan.draws] == [(asks, searched)] * draws
