@@ -13,6 +13,7 @@ from reid_lab.datasets.export import export_world
 from reid_lab.datasets.ground_air_sets import track_name, track_number
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.retrieval.draws import apply_protocol
 from reid_lab.retrieval.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
@@ -181,3 +182,17 @@ def test_any_number_is_a_name_and_what_has_no_place_is_told(tmp_path):
     with pytest.raises(TableError, match="cameras outside 0..1"): export_world(ground, "prai-1581", tmp_path/"b")
     huge = ground.assign(view=np.where(ground["cam"] == 0, "aerial", "ground"), pid=ground["pid"] + 10**10)
     with pytest.raises(TableError, match="do not fit the name"): export_world(huge, "ag-reid-v2", tmp_path/"c")
+
+
+def test_protocols_on_loaded_folders(ag, prai):
+    for protocol, root, asks, searched in (("ag-reid.a2g", ag, 1, 2), ("ag-reid.g2a", ag, 1, 1), ("prai", prai, 1, 2)):
+        t = load_dataset({"AG-ReID": "ag-reid"}.get(root.name, "prai-1581"), root)
+        drawn, = apply_protocol(protocol, t.query().frame, t.gallery().frame).draws
+        assert (len(drawn.queries), len(drawn.gallery)) == (asks, searched)
+
+
+def test_experiments_on_a_loaded_folder(ag2):
+    t = load_dataset("ag-reid-v2", ag2)
+    for protocol, searched in (("exp1", 2), ("exp2", 1), ("exp4", 1), ("exp5", 1)):
+        drawn, = apply_protocol(f"ag-reid-v2.{protocol}", t.query().frame, t.gallery().frame).draws
+        assert (len(drawn.queries), len(drawn.gallery)) == (1, searched)

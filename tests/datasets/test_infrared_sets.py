@@ -11,6 +11,7 @@ from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.export import export_world
 from reid_lab.datasets.infrared_sets import load_sysu, sysu_draws, unfit_infrared
 from reid_lab.datasets.registry import DATASETS, load_dataset
+from reid_lab.retrieval.draws import apply_protocol
 from reid_lab.retrieval.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
@@ -250,3 +251,14 @@ def test_protocols_of_the_records_are_registered():
         table_columns = {"pid", "cam", "path", "split", "role", *spec.columns}
         for protocol in spec.protocols:
             for side in ("queries", "gallery"): assert set(PROTOCOLS[protocol].columns(side)) <= table_columns
+
+
+@pytest.mark.parametrize("protocol, asks, searched", [
+    ("sysu.all", 3, 4), ("sysu.indoor", 3, 2), ("sysu.all-10", 3, 7), ("regdb.v2t", 2, 2), ("regdb.t2v", 2, 2),
+    ("llcm.i2v", 2, 2), ("llcm.v2i", 2, 2)])
+def test_a_protocol_on_a_loaded_folder(protocol, asks, searched, request):
+    "People 6 (cameras 1, 2) and 25 (4, 5) of SYSU-MM01: one image of each person and camera is drawn, ten at most"
+    root = request.getfixturevalue(protocol.partition(".")[0])
+    t = load_dataset({"SYSU-MM01": "sysu-mm01"}.get(root.name, root.name.lower()), root)
+    plan = apply_protocol(protocol, t.query().frame, t.gallery().frame)
+    assert {(len(drawn.queries), len(drawn.gallery)) for drawn in plan.draws} == {(asks, searched)}
