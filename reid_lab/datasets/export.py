@@ -23,6 +23,7 @@ from .occluded_sets import OCCLUDED_LAYOUTS
 from .record import Layout, no_junk
 from .registry import DATASETS
 from .text_sets import TEXT_SETS, write_mals, write_text_set
+from .vehicle_sets import VEHICLE_LAYOUTS
 
 # %% ../../nbs/07_datasets/70_export.ipynb #106d189d
 def _test_only(table):
@@ -78,7 +79,8 @@ LAYOUTS = {
     **CLOTHES_LAYOUTS, # a line for each family of sets, see `reid_lab.datasets.record`
     **OCCLUDED_LAYOUTS,
     **INFRARED_LAYOUTS,
-    **GROUND_AIR_LAYOUTS}
+    **GROUND_AIR_LAYOUTS,
+    **VEHICLE_LAYOUTS}
 
 # %% ../../nbs/07_datasets/70_export.ipynb #540210bc
 def _renumber(table):

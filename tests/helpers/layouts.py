@@ -10,9 +10,11 @@ from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
 from reid_lab.datasets.infrared_sets import INFRARED_FORMS, infrared_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.vehicle_sets import VEHICLE_FORMS
 
 AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
+FOLDER_FORMS = CLOTHES_FORMS | OCCLUDED_FORMS | VEHICLE_FORMS
 TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
 
 
@@ -20,7 +22,7 @@ def small_folder_set(layout):
     "A table of people in two outfits, covered under their first camera, in the order of the folders"
     t = tiny_table(8, 4, 0, roles=True)
     t = t.assign(pid=t["pid"] + 1, clothes=1000 * (t["pid"] + 1) + 1 + (t["cam"] > 1), occluded=t["cam"] == 0)
-    form = (CLOTHES_FORMS | OCCLUDED_FORMS)[layout]
+    form = FOLDER_FORMS[layout]
     t = prcc_rows(t) if layout == "prcc" else folder_rows(t.where(split=["train", "test"]), form)
     names = [part.subset for part in form.folders]
     if layout == "p-dukemtmc-reid": t = t.take(t["occluded"].argsort(kind="stable"))   # whole people come first
@@ -62,7 +64,7 @@ def small(layout):
         t = tiny_table(n_ids=8, per_id=2).where(split="test")
         return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))
     if layout in AERIAL: return aerial_table()
-    if layout in CLOTHES_FORMS or layout in OCCLUDED_FORMS: return small_folder_set(layout)
+    if layout in FOLDER_FORMS: return small_folder_set(layout)
     if layout in INFRARED_FORMS: return small_infrared(layout)
     if layout in GROUND_AIR_LAYOUTS: return small_ground_air(layout)
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
