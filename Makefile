@@ -32,12 +32,13 @@ export TOKENIZERS_PARALLELISM = false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install camel test test-rest test-all rehearsal check docs lab readme notebooks export hooks clean
+.PHONY: help install camel test test-rest test-all rehearsal gpu check docs lab readme notebooks export hooks clean
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every library notebook, every test that needs no browser, no kill and no whole experiment"
 	@echo "make test-all    make test, then make test-rest: whole experiments and tutorials, processes that are killed, browsers"
 	@echo "make rehearsal   faults that only a GPU would show, found on the CPU: all of it (a part is in make test-rest)"
+	@echo "make gpu         for whoever has a GPU: checks it beside the CPU and writes a report to send; ARGS='--only equal steps'"
 	@echo "make lab         JupyterLab on this folder"
 	@echo "make check       the lint alone"
 	@echo "make export      notebooks -> package;  make notebooks  run them and store outputs;  make readme"
@@ -91,6 +92,12 @@ test-rest: install
 rehearsal: export REID_LAB_REHEARSAL = 1
 rehearsal: install
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -o "python_files=rehearse_*.py" tests/rehearsal
+
+# For whoever has a GPU: what it computes beside the CPU, steps beside their plans, experiments, tests; one report to send.
+gpu: export HF_HUB_OFFLINE = 1
+gpu: export MPLBACKEND = Agg
+gpu: install
+	$(RUN) tools/gpu.py $(ARGS)
 
 test-all:
 	$(MAKE) test

@@ -65,3 +65,9 @@ class Backward(Linear):
 
 
 PLANTED = [Constant, Array, CpuGenerator, Index, NotWaited, Backward]
+
+
+def check_of_a_device(device):
+    "A step of the check of a device, with a fault"
+    weights = torch.tensor([1., 2.])
+    return [torch.ones(2, device=device)*weights]   # here

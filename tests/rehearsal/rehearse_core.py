@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 import torch
 from rehearsal import planted
-from rehearsal.both import Samples, build, check_same, embedded, trained
+from rehearsal.both import DEVICE, IS_SHADOW, Samples, build, check_same, embedded, trained
 from rehearsal.shadow import DeviceFault
 
 from reid_lab.core.basics import pick_device
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.experiments.notebooks import run_notebook
 from reid_lab.models.zoo import check_image_model, check_model, create_model, list_models
+from reid_lab.recipes.device_check import Check, DeviceReport, device_checks, device_facts, run_checks
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.training.learner import Learner
 from reid_lab.tta.base import NoAdapt, adapt_embeddings, adapt_images
@@ -24,6 +25,10 @@ WITH_TOWERS = ["bot", "tuned"]      # around any tower of timm: here a small one
 CONTROLS = list_models(trains=False)
 
 
+only_shadow = pytest.mark.skipif(not IS_SHADOW, reason="a property of the stand-in for a GPU")
+
+
+@only_shadow
 def test_the_device_is_chosen_as_a_gpu_is():
     assert pick_device("auto") == "shadow"
     with pytest.raises(ValueError, match="shadow"): pick_device("tpu")
@@ -92,6 +97,7 @@ def marked_line(kind):
     return f"{planted.__file__}:{first + number} in "
 
 
+@only_shadow
 @pytest.mark.parametrize("kind", planted.PLANTED)
 def test_a_planted_fault_is_found_where_it_is(kind):
     Learner(kind(), Samples(), device="cpu").fit(steps=1)    # the CPU sees nothing
@@ -99,6 +105,7 @@ def test_a_planted_fault_is_found_where_it_is(kind):
     assert marked_line(kind) in str(found.value)
 
 
+@only_shadow
 def test_a_fault_of_the_package_has_a_line_of_the_package():
     "The batch of a model on the CPU, given to one on the device"
     model = build("bot_tiny").to("shadow")
@@ -115,22 +122,39 @@ def test_the_optimiser_is_made_of_weights_that_have_moved():
         seen.extend(p.device.type for p in model.parameters())
         return torch.optim.AdamW(model.parameters())
 
-    Learner(build("bot_tiny"), Samples(), device="shadow", opt=opt)
-    assert set(seen) == {"shadow"}
+    Learner(build("bot_tiny"), Samples(), device=DEVICE, opt=opt)
+    assert set(seen) == {torch.device(DEVICE).type}
 
 
 def test_one_process_may_train_on_the_cpu_and_on_the_device():
-    for device, precision in (("shadow", "no"), ("cpu", "no"), ("shadow", "bf16"), ("cpu", "bf16")):
+    for device, precision in ((DEVICE, "no"), ("cpu", "no"), (DEVICE, "bf16"), ("cpu", "bf16")):
         learn = Learner(build("bot_tiny"), Samples(), device=device, precision=precision).fit(steps=1)
-        assert {p.device.type for p in learn.net.parameters()} == {device}
-        assert learn.acc.device.type == device
+        kind = torch.device(device).type
+        assert {p.device.type for p in learn.net.parameters()} == {kind} and learn.acc.device.type == kind
 
 
 @pytest.mark.parametrize("name", ["bot_tiny", "camel_tiny"])
 def test_the_contract_of_a_model_can_be_checked_on_the_device(name):
-    model = build(name).to("shadow")
+    model = build(name).to(DEVICE)
     assert check_model(model, text=name == "camel_tiny")
     if name == "bot_tiny": assert check_image_model(model)
+
+
+# --- the check of a GPU, as `make gpu` does it ---
+
+@only_shadow
+def test_the_check_of_a_device_goes_on_after_a_failure_and_shows_it(tmp_path):
+    plain = [check for check in device_checks(["bot_tiny"], ["bot_tiny"]) if check.group != "experiments at smoke"]
+    broken = Check("planted", "a constant of the CPU", planted.check_of_a_device)
+    report = DeviceReport(device_facts(DEVICE), tuple(run_checks([broken, *plain], DEVICE)))
+    assert [result.name for result in report.results if result.outcome != "passed"] == [broken.name]
+    failed, *rest = report.results
+    memory = [figure for result in rest for figure in result.figures if figure.name == "memory, GiB"]
+    assert len(memory) == 2 and all(.75 < figure.measured/figure.expected < 1.25 for figure in memory)
+    lines, first = inspect.getsourcelines(planted.check_of_a_device)
+    place = f"planted.py:{first + len(lines) - 1} in check"
+    page = (report.save(tmp_path)/"report.md").read_text("utf-8")
+    assert "DeviceFault" in failed.problem and place in failed.problem and place in page.partition("What failed")[2]
 
 
 # --- a whole run ---
@@ -138,6 +162,6 @@ def test_the_contract_of_a_model_can_be_checked_on_the_device(name):
 def test_an_experiment(tmp_path, monkeypatch):
     "Its kernel is another process, which has the device, too"
     monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path / "runs.csv"))
-    done = run_notebook("dart3", tmp_path / "run", preset="smoke", device="shadow")
-    assert done.metrics["status"] == "finished" and done.metrics["params"]["device"] == "shadow"
+    done = run_notebook("dart3", tmp_path / "run", preset="smoke", device=DEVICE)
+    assert done.metrics["status"] == "finished" and done.metrics["params"]["device"] == DEVICE
     assert len(done.rows) > 5

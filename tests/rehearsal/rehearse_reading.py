@@ -217,7 +217,7 @@ def test_a_captioner_answers(tmp_path):
 
     def work(device):
         captioner = local_captioner(tmp_path, max_new_tokens=6, device=device)
-        assert captioner.model.device.type == device
+        assert captioner.model.device.type == torch.device(device).type
         return captioner.answer("What is seen?", photo_of().pixels, 0)
 
     check_same(work)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.towers import TOK, tiny
-from rehearsal.both import SIZE, Samples, build, check_same, differences, on_both, trained
+from rehearsal.both import DEVICE, SIZE, Samples, build, check_same, differences, on_both, trained
 
 from reid_lab.data.loaders import Batches, Loading
 from reid_lab.datasets.image_sets import tiny_table
@@ -125,7 +125,7 @@ def test_statistics_are_estimated_anew():
 @pytest.mark.parametrize("name", ["bot_tiny", "camel_tiny"])
 def test_a_training_goes_on_where_it_was(name, tmp_path):
     "The state is written from the device and read onto it"
-    def learner(callbacks=()): return Learner(tiny(name), Samples(3), device="shadow", callbacks=callbacks)
+    def learner(callbacks=()): return Learner(tiny(name), Samples(3), device=DEVICE, callbacks=callbacks)
     whole = learner().fit(steps=4).net.state_dict()
     learner([Checkpoint(tmp_path, 2)]).fit(steps=2)
     saved = Checkpoint(tmp_path, 2)

@@ -8,6 +8,7 @@ as an experiment.
 
     REID_LAB_REHEARSAL=1 PYTHONPATH=tests/rehearsal/site python -m reid_lab run camel -p device=shadow
 """
+import contextlib
 import ctypes
 import functools
 import os
@@ -109,6 +110,9 @@ def _with_errors(gradients):
 
 # --- the tensor ---
 
+_memory = []    # the count of storages, once somebody asks for it
+
+
 class Shadow(torch.Tensor):
     "A tensor of the shadow device; `host` has its numbers, on the CPU"
     @staticmethod
@@ -117,6 +121,7 @@ class Shadow(torch.Tensor):
             cls, host.size(), strides=host.stride(), storage_offset=host.storage_offset(), dtype=host.dtype,
             layout=host.layout, device=device or torch.device(NAME, 0), requires_grad=requires_grad)
         made.host = host
+        for ledger in _memory: ledger.enter(host)
         return made
 
     @classmethod
@@ -369,6 +374,12 @@ def _backend():
         def device_count(self): return 1
         def synchronize(self, *device): "Every operation has ended when it returns"
         def empty_cache(self): "There is no cache"
+        def memory_allocated(self, *device): return sum(ledger.now for ledger in _memory)
+        def max_memory_allocated(self, *device): return sum(ledger.peak for ledger in _memory)
+        def reset_peak_memory_stats(self, *device):
+            "What is made from here on is counted; what there is already is not"
+            from reid_lab.training.step_price import StorageLedger
+            _memory[:] = [StorageLedger()]
         def manual_seed(self, seed): "The CPU's is set"
         def manual_seed_all(self, seed): "The CPU's is set"
         def get_rng_state(self, *device): return torch.get_rng_state()
@@ -415,6 +426,12 @@ def _load_there(load):
     return loaded
 
 
+def _no_gradients(mode=True):
+    "In place of `torch.inference_mode`, whose tensors cannot be wrapped"
+    if mode is False: return contextlib.nullcontext()
+    return torch.no_grad() if mode is True else torch.no_grad()(mode)
+
+
 @functools.cache
 def install():
     "Give this process the shadow device, which reid_lab and Accelerate choose where they would choose a GPU"
@@ -433,7 +450,7 @@ def install():
     torch.autograd._engine_run_backward = _with_errors(torch.autograd._engine_run_backward)
     # attention in plain operations: the CPU has a fused one of its own, whose last digits are others
     torch.backends.cuda.enable_flash_sdp(False)
-    torch.inference_mode = torch.no_grad    # its tensors cannot be wrapped
+    torch.inference_mode = _no_gradients
     # `module.to` cannot exchange the data of wrappers
     torch.__future__.set_swap_module_params_on_conversion(True)
     from reid_lab.core import basics
