@@ -8,7 +8,7 @@ __all__ = ['TASKS_OF', 'LADDER', 'reid_job', 'text_job', 'camel_job', 'TrainingP
 
 # %% ../../nbs/14_recipes/64_price.ipynb #9dfe0cf0
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -186,8 +186,12 @@ def _n_ids(experiment, plan, preset):
     return max(2, sum(group.ids for group in groups if group.split == 'train'))
 
 
-_COSTLESS = dict(weights='', steps=0, epochs=0, lr=0., bias_mult=1., weight_decay=0., schedule='', augment='',
-                 device='')
+_COSTLESS = {'weights', 'steps', 'epochs', 'lr', 'bias_mult', 'weight_decay', 'schedule', 'augment', 'device'}
+
+
+def _costly(settings):
+    "The settings of a training that decide what a step costs"
+    return tuple((f.name, getattr(settings, f.name)) for f in fields(settings) if f.name not in _COSTLESS)
 
 
 def _cost_key(settings, part):
@@ -198,7 +202,7 @@ def _cost_key(settings, part):
         steps = (on.tasks, on.fast, on.slow, on.released)
         return settings.budget.model, settings.budget.model_kw, train, settings.settings.memory, steps
     facts = part.scheme.facts if part.scheme else ()
-    return replace(settings, **_COSTLESS), facts
+    return _costly(settings), facts
 
 
 def _job_of(settings, part, n_ids, processes):
