@@ -76,6 +76,7 @@ def _run(a):
                                     '(-p device=cuda chooses where a run computes)')
     execution = execution_of(a)
     _say_plumbing(a)
+    _say_price(a, execution)
     try:
         with stoppable(), Display():
             from reid_lab.experiments.notebooks import run_notebook
@@ -121,6 +122,21 @@ def _plan(a):
     price = price_run(priced_experiment(experiment), p, execution_of(a) or p.execution)
     for line in price_lines(price, cards, .3 if a.share is None else a.share): print(line)
     return 0
+
+
+def _say_price(a, execution):
+    "What a long run costs, before it begins; what would be refused is refused first"
+    from reid_lab.experiments.notebooks import check_before_run, find_notebook
+    from reid_lab.experiments.params import notebook_parameters, notebook_params
+    source, given = find_notebook(a.name), _given(a)
+    preset = {**notebook_parameters(source), **given}.get('preset')
+    if preset not in ('full', 'paper'): return      # others take minutes, as to price them would
+    check_before_run(source, given)
+    from reid_lab.recipes.preflight import PLANS
+    from reid_lab.recipes.price import opening_lines
+    p, experiment = notebook_params(source, given), source.stem.removeprefix('run_')
+    if p is None or experiment not in PLANS: return
+    for line in opening_lines(experiment, p, execution or p.execution): print(line, flush=True)
 
 
 def _say_plumbing(a):

@@ -96,6 +96,25 @@ def test_a_run_opens_with_its_price_and_none_is_stopped_by_it():
     assert "is not known: ValueError" in opening_lines("dart3", wrong)[0]
 
 
+class Begun(BaseException):
+    "The run itself would begin"
+
+
+def test_a_long_run_that_is_typed_opens_with_its_price_and_a_short_one_does_not(capsys, monkeypatch):
+    "The run is stopped where its kernel would start"
+    def begin(*arguments): raise Begun
+
+    monkeypatch.setattr("reid_lab.experiments.notebooks.run_notebook", begin)
+    words = ["run", "dart3", "-p", "model=bot_tiny", "-p", "weights=none", "-p"]
+    with pytest.raises(Begun): main([*words, "preset=full"])
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("price of run_dart3 at preset full") and any("A100" in line for line in rest)
+    with pytest.raises(Begun): main([*words, "preset=smoke"])
+    assert "price of" not in capsys.readouterr().out
+    assert main(["run", "dart3", "-p", "preset=full"]) == 2     # its weights are missing: refused before it is priced
+    assert "price of" not in capsys.readouterr().out
+
+
 def test_the_command_line(capsys):
     assert main(["run", "dart3", "--plan", "--preset", "smoke", "--gpu", "a100", "--share", ".5"]) == 0
     said = capsys.readouterr().out
