@@ -86,7 +86,7 @@ class _Reading:
     name: str  # Of the set
     root: Path
     form: InfraredSet
-    frames: list[pd.DataFrame] = field(default_factory=list)
+    frames: 'list[pd.DataFrame]' = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     def error(self, what, where, remedy): self.findings.append(Finding('error', what, where, remedy))
@@ -215,7 +215,7 @@ def _orders(path):
 
 def sysu_draws(table:ReidTable, # As `load_sysu` returned it
     file:Path | str, # `rand_perm_cam.mat` of the authors
-    ) -> pd.DataFrame: # Columns draw1 ... draw10: the place of an image in each order, from 1; 0 is none
+    ) -> 'pd.DataFrame': # Columns draw1 ... draw10: the place of an image in each order, from 1; 0 is none
     "The galleries of the official program of SYSU-MM01: the first k of each person and camera are drawn"
     orders = _orders(Path(file))
     places = np.zeros((len(table), TRIALS), np.int64)
