@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['MIN_PEOPLE', 'RULES', 'FINETUNE_PRESETS', 'PAPER_SIZE', 'CROWDS', 'CROPS', 'known_people', 'people_with_matches',
            'camera_rule', 'Division', 'check_people', 'divisions', 'last_division', 'FinetuneTrain', 'Beginning',
-           'beginning', 'finetune_settings', 'search_among', 'KeepBest', 'Finetuned', 'check_layers', 'finetune',
-           'Source', 'Crowd', 'load_source', 'compared', 'run_division', 'kept_queries', 'Gain', 'gain_of',
-           'score_rows', 'keep_model', 'own_source', 'own_settings', 'verdict', 'stored_rows', 'next_commands']
+           'beginning', 'finetune_settings', 'search_among', 'KeepBest', 'Finetuned', 'Budget', 'budget_of',
+           'finetune_optimiser', 'freeze_tower', 'check_layers', 'finetune', 'Source', 'Crowd', 'load_source',
+           'compared', 'run_division', 'kept_queries', 'Gain', 'gain_of', 'score_rows', 'keep_model', 'own_source',
+           'own_settings', 'verdict', 'stored_rows', 'next_commands']
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #c296daf7
 import shlex
@@ -24,7 +25,7 @@ from torch import nn
 from ..core.basics import check_choice, check_fields, stream, warn_caller
 from ..core.distributed import from_all, from_main
 from ..data.crops import crops_table
-from ..data.loaders import Batches
+from ..data.loaders import Batches, pk_order
 from ..data.packed import is_packed
 from ..data.table import ReidTable
 from ..datasets.registry import data_root_of
@@ -328,7 +329,36 @@ def _batch(s, n_people, n_images):
     return min(max(s.batch_size//k, 2), n_people)*k, k
 
 
-def _freeze(model, share):
+class Budget(NamedTuple):
+    "How long a training of one division is, at most"
+    batch_size: int
+    k: int          # images of a person in a batch
+    steps: int
+
+
+def budget_of(table:ReidTable, # Crops
+    division:Division, # Who is trained on
+    s:FinetuneTrain, # Settings
+    seed:int=0, # Of the training
+    ) -> Budget:
+    "Batches of a training that no epoch ends early"
+    pid = table['pid'][table['pid'].isin(division.train)].to_numpy()
+    batch_size, k = _batch(s, len(division.train), len(pid))
+    per_epoch = len(pk_order(pid, batch_size, stream(seed, 'order', 0), k))
+    return Budget(batch_size, k, s.epochs*per_epoch)
+
+
+def finetune_optimiser(model:nn.Module, # With adapters or without
+    s:FinetuneTrain, # Settings
+    ) -> torch.optim.Optimizer:
+    "The optimiser of a training"
+    groups = param_groups(model, s.lr, s.weight_decay, layer_decay=s.layer_decay)
+    return torch.optim.AdamW(groups, betas=(.9, .98))
+
+
+def freeze_tower(model:nn.Module, # Changed in place
+    share:float, # Of the tensors, from the first layer on
+    ) -> None:
     "Keep the first tensors of the tower as they are"
     own = [(name, p) for name, p in model.named_parameters()
            if not name.startswith(('classify.', 'neck.', 'heads.', 'necks.', 'centers'))]
@@ -346,7 +376,7 @@ def check_layers(s:FinetuneTrain, # Settings
     if note := random_start_note(s.lora, s.start): raise ValueError(note)
     if not s.lora and s.layer_decay == 1: return
     with torch.device('meta'): model = create_model(s.model, n_ids=2, **dict(s.model_kw, weights='none'))
-    _freeze(model, s.freeze)
+    freeze_tower(model, s.freeze)
     rate_factors(model, s.layer_decay)
     if s.lora: lora_targets(model, s.lora)
 
@@ -369,14 +399,11 @@ def finetune(table:ReidTable, # Crops
                      loading=execution.loading)
     start = {name: value.clone() for name, value in model.state_dict().items()}
     steps, best = s.epochs*len(loader), KeepBest(val, rule, s.patience)
-    _freeze(model, s.freeze)
-
-    def optimiser(m):
-        groups = param_groups(m, s.lr, s.weight_decay, layer_decay=s.layer_decay)
-        return torch.optim.AdamW(groups, betas=(.9, .98))
+    freeze_tower(model, s.freeze)
 
     ends = Ends(refresh=False, lora=s.lora)
-    done = fit(model, loader, steps, callbacks=[best], ends=ends, records=Records('fine-tuning'), opt=optimiser,
+    done = fit(model, loader, steps, callbacks=[best], ends=ends, records=Records('fine-tuning'),
+               opt=lambda m: finetune_optimiser(m, s),
                schedule=lambda step: lr_linear(step, max(steps, 1), max(1, round(.1*steps))), clip=5.,
                device=s.device, seed=seed, quiet=quiet, execution=execution)
     model.load_state_dict(best.best_state)

@@ -54,7 +54,7 @@ from reid_lab.recipes.names import (
     models_of,
 )
 from .preflight import PLANS, Plan, check_ready, missing, set_findings
-from .price import opening_lines
+from .price import PRICED, opening_lines
 from .reid import REID_PRESETS, ReidTrain
 from .starts import STUDIES as START_STUDIES
 from .study import find_study
@@ -562,5 +562,5 @@ def check_run(experiment:str, # Key of `CHECKS`
     check_parameters(experiment, p)
     if experiment in PLANS: check_ready(experiment, p, execution, quiet) # names the layout that a folder lacks
     check_places(p, ('data_root', 'source_root'))
-    if experiment in PLANS and not quiet:
+    if experiment in PRICED and not quiet:
         for line in opening_lines(experiment, p, execution): print(line)

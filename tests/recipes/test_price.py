@@ -1,4 +1,5 @@
 """`run --plan`: the length of each training, what a step takes, and switches that were tried first."""
+import importlib.util
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -6,13 +7,15 @@ import pytest
 from torch.profiler import ProfilerActivity, profile
 
 from reid_lab.cli.commands import main
-from reid_lab.recipes import price as module
+from reid_lab.recipes import finetune as ft, price as module
 from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.preflight import PLANS
 from reid_lab.recipes.price import LADDER, camel_job, opening_lines, price_lines, price_run, propose, reid_job
 from reid_lab.recipes.reid import ReidTrain
+from reid_lab.recipes.starts import STARTS, start_table
 from reid_lab.training.options import Execution
 from reid_lab.training.step_price import GPUS, Gpu, price_step, train_steps
+from reid_lab.world.plan import PRESETS as WORLDS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 ASKED = dict(preset="smoke", study="main", dataset="world", data_root="", source="world", source_root="", model="",
@@ -127,3 +130,54 @@ def test_the_command_line(capsys):
         assert f"{words[0]} is of --plan" in capsys.readouterr().err
     assert main(["run", "attention_maps", "--plan"]) != 0
     assert "Leave --plan out" in capsys.readouterr().err
+
+
+# ---- trainings outside PLANS
+
+FINETUNE = dict(preset="smoke", data_root="", folders="", pattern="", model="", weights="", epochs=0, lr=0., freeze=0.,
+                lora=0, layer_decay=0., severity=1.2, seed=0, repeats=0, device="")
+
+
+def test_fine_tuning_is_priced_by_the_steps_that_it_takes():
+    "At most: here nothing ends an epoch early"
+    price = price_run("finetune", SimpleNamespace(**FINETUNE))
+    crops = ft.load_source(ft.Source(preset="smoke")).crops
+    s = ft.finetune_settings("smoke")
+    parts = [part for some in ft.divisions(crops, s.folds, s.repeats) for part in some]
+    done = ft.finetune(crops, parts[1], s, seed=1).done
+    assert ft.budget_of(crops, parts[1], s, seed=1).steps == done.steps
+    assert price.trainings[0].name == f"{len(parts)} divisions, at most" and not price.unpriced
+    assert price.trainings[0].images == sum(b.batch_size*b.steps for b in
+                                            (ft.budget_of(crops, part, s, i) for i, part in enumerate(parts)))
+    assert price.trainings[1].name == "kept model, at most" and price.trainings[1].images
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="peft, the extra lora, is not installed")
+def test_adapters_are_priced_as_they_train():
+    own = dict(FINETUNE, model="transreid_tiny")
+    whole, adapted = (price_run("finetune", SimpleNamespace(**own | more)) for more in ({}, dict(lora=4)))
+    assert not adapted.unpriced
+    assert adapted.dearest.step.parameters > whole.dearest.step.parameters
+    assert adapted.dearest.step.flops < 1.2*whole.dearest.step.flops
+
+
+@pytest.mark.parametrize("study", ["bot_tiny", "transreid_tiny", "camel_tiny"])
+def test_starting_points_are_priced(study):
+    price = price_run("starts", SimpleNamespace(preset="smoke", study=study, steps=7, seeds=2))
+    training, = price.trainings
+    assert training.steps == 14 and not price.unpriced and training.step.parameters > 1e5
+    two = price_run("starts", SimpleNamespace(preset="smoke", study=study, steps=7, seeds=2), Execution(processes=2))
+    assert two.dearest.step.images*2 == training.step.images and two.dearest.steps == 14
+
+
+def test_the_people_of_a_starting_point_are_those_of_its_worlds():
+    start = replace(STARTS["bot_tiny"], worlds=(500, 501))
+    assert start_table(start, "smoke")["pid"].nunique() == 2*module._people_of(WORLDS["smoke"]["reid"])
+
+
+def test_a_plan_of_finetune_and_starts_is_printed(capsys):
+    assert main(["run", "starts", "--plan", "-p", "preset=smoke", "-p", "study=bot_tiny", "--gpu", "t4"]) == 0
+    assert "bot_tiny, 1 seed(s)" in capsys.readouterr().out
+    assert main(["run", "finetune", "--plan", "-p", "preset=smoke", "--gpu", "t4"]) == 0
+    assert "kept model, at most" in capsys.readouterr().out
+    assert main(["run", "attention_maps", "--plan"]) == 2 and "finetune, starts" in capsys.readouterr().err
