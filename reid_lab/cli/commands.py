@@ -132,10 +132,9 @@ def _say_price(a, execution):
     preset = {**notebook_parameters(source), **given}.get('preset')
     if preset not in ('full', 'paper'): return      # others take minutes, as to price them would
     check_before_run(source, given)
-    from reid_lab.recipes.preflight import PLANS
-    from reid_lab.recipes.price import opening_lines
+    from reid_lab.recipes.price import PRICED, opening_lines
     p, experiment = notebook_params(source, given), source.stem.removeprefix('run_')
-    if p is None or experiment not in PLANS: return
+    if p is None or experiment not in PRICED: return
     for line in opening_lines(experiment, p, execution or p.execution): print(line, flush=True)
 
 

@@ -46,7 +46,6 @@ FACTS = ('captions', 'cameras', 'image_queries', 'splits')
 def _load_world(root=None, preset='quick', seed=0, **options):
     "The rendered World; `root` is the folder of its cache"
     from reid_lab.world.world import World
-    for k in options: check_choice('option of world', k, inspect.signature(World).parameters)
     if root is not None:
         if 'cache' in options:
             raise ValueError(f"root={str(root)!r} and cache={str(options['cache'])!r} both name the cache "
@@ -124,6 +123,7 @@ _CLIP_STD = (.26862954, .26130258, .27577711)
 
 DATASETS = {
     'world': Dataset('World', _load_world, captions=True, cameras=True, image_queries=True,
+        columns=('clothes', 'modality', 'occluded', 'track'),  # of its conditions, off by default
         mean=(.42, .41, .39), std=(.21, .19, .19),  # of the smoke preset
         layout='no files: rendered on demand', citation='reid_lab'),
     'cuhk-pedes': Dataset('CUHK-PEDES', **_text_set('cuhk-pedes'),

@@ -167,6 +167,14 @@ def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
     assert not report.ok and path.name in str(report)
 
 
+def test_the_world_takes_its_conditions_by_name():
+    t = load_dataset("world", preset="smoke", task="reid", outfits=2)
+    assert t.further == ["clothes"] and t["clothes"].nunique() == 2*t["pid"].nunique()
+    assert load_dataset("world", preset="smoke", task="reid", severity=.1).further == []
+    with pytest.raises(ValueError, match="option='outfit' is not known.*Did you mean 'outfits'"):
+        load_dataset("world", outfit=2)
+
+
 def test_world_loads_by_name():
     t = load_dataset("world", preset="smoke", seed=0)
     assert len(t) > 50 and len(t.text_queries("test")) > 0 and t.image(0).dtype == np.uint8

@@ -7,6 +7,7 @@ import pytest
 from torch.profiler import ProfilerActivity, profile
 
 from reid_lab.cli.commands import main
+from reid_lab.datasets.image_sets import tiny_table, write_images
 from reid_lab.recipes import finetune as ft, price as module
 from reid_lab.recipes.camel_settings import Config
 from reid_lab.recipes.preflight import PLANS
@@ -103,7 +104,7 @@ class Begun(BaseException):
     "The run itself would begin"
 
 
-def test_a_long_run_that_is_typed_opens_with_its_price_and_a_short_one_does_not(capsys, monkeypatch):
+def test_a_long_run_that_is_typed_opens_with_its_price_and_a_short_one_does_not(capsys, monkeypatch, tmp_path):
     "The run is stopped where its kernel would start"
     def begin(*arguments): raise Begun
 
@@ -112,6 +113,11 @@ def test_a_long_run_that_is_typed_opens_with_its_price_and_a_short_one_does_not(
     with pytest.raises(Begun): main([*words, "preset=full"])
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("price of run_dart3 at preset full") and any("A100" in line for line in rest)
+    own = tiny_table(24, 4, 0)
+    write_images(own, tmp_path, [f"{path}.jpg" for path in own["path"]])
+    words_of_own = ["run", "finetune", "-p", f"data_root={tmp_path}", "-p", "folders=identity", "-p", "model=bot_tiny"]
+    with pytest.raises(Begun): main([*words_of_own, "-p", "preset=full", "-p", "device=cpu"])
+    assert capsys.readouterr().out.startswith("price of run_finetune at preset full")
     with pytest.raises(Begun): main([*words, "preset=smoke"])
     assert "price of" not in capsys.readouterr().out
     assert main(["run", "dart3", "-p", "preset=full"]) == 2     # its weights are missing: refused before it is priced
