@@ -10,6 +10,7 @@ no time. `help(rl.search)` explains one of them, and the modules hold the rest.
     rl.embed_images, rl.embed_texts             features of a table, rl.Embeddings, also of other programs
     rl.embed_crops, rl.search, rl.refine        features of a folder; sentences and crops in them, moved by marks
     rl.retrieval_metrics, rl.rank               scores, and ranked lists; rl.Junk says what a list leaves out
+    rl.Protocol, rl.protocol_sides              the rule of a benchmark by name, and the two sides of one of its draws
     rl.jaccard_distances, rl.cluster            distances within one set of images, and its clusters
     rl.compare, rl.fuse                         models on the same queries, with paired intervals; their scores as one
     rl.adapt_embeddings, rl.bias_report         camera bias: what it costs, and methods against it
@@ -41,9 +42,11 @@ if TYPE_CHECKING:   # editors and type checkers see what `__getattr__` loads
     from .results.published import published_table
     from .results.rows import load_results
     from .retrieval.cameras import cluster
+    from .retrieval.draws import protocol_sides
     from .retrieval.embeddings import Embeddings, embed_images, embed_texts
     from .retrieval.junk import Junk
     from .retrieval.metrics import retrieval_metrics
+    from .retrieval.protocols import Protocol
     from .retrieval.ranking import rank
     from .retrieval.rerank import jaccard_distances
     from .training.folder import load_trained
@@ -61,14 +64,16 @@ _HOME = dict(World="world.world", load_dataset="datasets.registry", ReidTable="d
              Callback="training.learner", embed_images="retrieval.embeddings", embed_texts="retrieval.embeddings",
              Embeddings="retrieval.embeddings", embed_crops="recipes.crops", search="recipes.crops",
              refine="analysis.refine", retrieval_metrics="retrieval.metrics", rank="retrieval.ranking",
-             Junk="retrieval.junk", jaccard_distances="retrieval.rerank", cluster="retrieval.cameras",
+             Junk="retrieval.junk", Protocol="retrieval.protocols", protocol_sides="retrieval.draws",
+             jaccard_distances="retrieval.rerank", cluster="retrieval.cameras",
              compare="recipes.compare", fuse="recipes.compare", adapt_embeddings="tta.base",
              bias_report="analysis.bias.audit", run="experiments.notebooks:run_notebook",
              sweep="experiments.sweep", Params="experiments.params", start_run="experiments.run",
              load_results="results.rows", paired_table="results.comparisons", published_table="results.published")
 __all__ = ["World", "load_dataset", "ReidTable", "create_model", "list_models", "train_reid", "train_text",
            "load_trained", "Learner", "Plain", "Callback", "embed_images", "embed_texts", "Embeddings", "embed_crops",
-           "search", "refine", "retrieval_metrics", "rank", "Junk", "jaccard_distances", "cluster", "compare", "fuse",
+           "search", "refine", "retrieval_metrics", "rank", "Junk", "Protocol", "protocol_sides", "jaccard_distances",
+           "cluster", "compare", "fuse",
            "adapt_embeddings", "bias_report", "run", "sweep", "Params", "start_run", "load_results", "paired_table",
            "published_table"]
 
