@@ -196,7 +196,8 @@ def _list(a):
     check_choice(a.what, a.name, LISTS[a.what](), _own_hint(a.what))
     if a.what == 'protocols':
         from reid_lab.retrieval.protocols import PROTOCOLS
-        print(f'{a.name}:', *PROTOCOLS[a.name].sentences(), sep='\n  ')
+        first, *rest = PROTOCOLS[a.name].sentences()
+        print(f'{a.name}: {first}', *rest, sep='\n  ')
         return 0
     if a.what == 'experiments':
         from reid_lab.experiments.notebooks import experiments

@@ -98,7 +98,8 @@ class InfraredPerson(Person):
         "The same person"
         return cls(**{f.name: getattr(person, f.name) for f in fields(Person)})
 
-    def rgb(self, slot:str): # One of `skin hair hat upper inner pattern lower shoes bag held`
+    def rgb(self, slot:str # One of `skin hair hat upper inner pattern lower shoes bag held`
+        ) -> tuple[int, int, int] | None: # sRGB 0..255
         "The recorded grey three times, or None if absent"
         visible = super().rgb(slot)
         if visible is None: return None
