@@ -127,7 +127,7 @@ class Preset:
     train: Train
     model_kw: tuple = ()        # (name, value) pairs
     model: str = 'camel_tiny'   # key of the zoo
-    weights: str = ''           # where pretraining starts, see `start_of`; text weights may follow after a comma
+    weights: 'str | Path | None' = ''   # where pretraining starts, see `start_of`; text weights after a comma
     words: int = 56             # context length
     vocab: int = 1200
     clean: str = 'letters'      # form of every caption, as the augmentation makes them; see `clean_caption`
@@ -173,7 +173,7 @@ class Config:
     train: tuple = ()           # (field, value) pairs that replace those of the preset's `Train`
     meta: tuple = ()            # the same for `Meta`
     model: str = ''             # key of the zoo; empty: the preset's
-    weights: str = ''           # in place of the preset's
+    weights: 'str | Path | None' = ''   # in place of the preset's
     device: str = ''            # in place of the preset's
 
     def __post_init__(self):

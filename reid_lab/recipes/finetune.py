@@ -169,7 +169,7 @@ class FinetuneTrain:
     "Start, budget and divisions of a fine-tuning"
     model: str = 'bot_tiny'     # key of the zoo, an image model that is trained
     model_kw: tuple = ()        # (name, value) pairs
-    weights: str = ''           # where it starts, see `start_of`
+    weights: 'str | Path | None' = ''   # where it starts, see `start_of`
     epochs: int = 30            # at most; 0: the start alone
     patience: int = 10          # epochs below the best one before it stops
     lr: float = 3e-4            # peak

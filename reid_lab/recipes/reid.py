@@ -56,7 +56,7 @@ class ReidTrain:
     "Model, budget and optimiser"
     model: str = 'bot_tiny'     # key of the zoo, an image model
     model_kw: tuple = ()        # (name, value) pairs
-    weights: str = ''           # where it starts, see `start_of`: `world`, `none`, a name, a file or a folder
+    weights: 'str | Path | None' = ''   # where it starts, see `start_of`: `world`, `none`, a name, a file or a folder
     steps: int = 500            # batches; 0: the start alone
     epochs: int = 0             # or passes over the images; 0: `steps` counts
     batch_size: int = 64

@@ -54,7 +54,7 @@ class TextTrain:
     "Model, budget and optimiser"
     model: str = 'cfam_tiny'    # key of the zoo, reads captions
     model_kw: tuple = ()        # (name, value) pairs
-    weights: str = ''           # where it starts, see `start_of`: `world`, `none`, a name, a file or a folder
+    weights: 'str | Path | None' = ''   # where it starts, see `start_of`: `world`, `none`, a name, a file or a folder
     steps: int = 200            # batches; 0: the start alone
     epochs: int = 0             # or passes over the captions; 0: `steps` counts
     batch_size: int = 64        # pairs of an image and a caption

@@ -137,7 +137,22 @@ TEST_SETS = { # key of a dataset -> its published test set
     'ilids': PublishedSet('i-LIDS'),
     'cuhk02': PublishedSet('CUHK02'),
     'cuhk03': _searched('CUHK03', 700, 1400, 700, 5332),
-    'cuhk-sysu': PublishedSet('CUHK-SYSU')}
+    'cuhk-sysu': PublishedSet('CUHK-SYSU'),
+    # without counts: a protocol chooses among the rows
+    'prcc': PublishedSet('PRCC'),
+    'ltcc': _searched('LTCC', 75, 493, 75, 7050),
+    'celeb-reid': _searched('Celeb-reID', 420, 2972, 420, 11006),
+    'celeb-reid-light': _searched('Celeb-reID-light', 100, 887, 100, 934),
+    'occluded-duke': _searched('Occluded-Duke', 519, 2210, 1110, 17661),
+    'occluded-reid': _searched('Occluded-REID', 200, 1000, 200, 1000),
+    'p-dukemtmc-reid': PublishedSet('P-DukeMTMC-reID'),
+    'sysu-mm01': PublishedSet('SYSU-MM01'),
+    'regdb': PublishedSet('RegDB'),
+    'llcm': PublishedSet('LLCM'),
+    'ag-reid': PublishedSet('AG-ReID'),
+    'ag-reid-v2': PublishedSet('AG-ReID.v2'),
+    'prai-1581': _searched('PRAI-1581', 799, 4680, 799, 15258),
+    'veri-776': _searched('VeRi-776', 200, 1678, 200, 11579)}
 
 # %% ../../nbs/04_results/10_published.ipynb #33c0ca1c
 def _plain(name): return re.sub(r'[^a-z0-9]', '', str(name).lower())

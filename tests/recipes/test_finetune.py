@@ -100,7 +100,7 @@ class Net(torch.nn.Module):
     ([50, 60, 55, 54, 90], 2, 1, 4), ([50, 40, 30, 20], 2, 0, 3), ([100, 100, 100], 2, 2, 3), ([10, 20, 30], 1, 2, 3)])
 def test_the_best_epoch_is_kept_of_equal_ones_the_last_and_the_start_is_one(monkeypatch, scores, patience, best, seen):
     given = iter(scores)
-    monkeypatch.setattr(ft, "search_among", lambda *a: dict(mAP=next(given)))
+    monkeypatch.setattr(ft, "search_among", lambda *a, **how: dict(mAP=next(given)))
     keep, net = ft.KeepBest(None, "keep", patience), Net()
     learn = type("Learn", (), dict(net=net, images=0, stop=False))()
     keep.before_fit(learn)

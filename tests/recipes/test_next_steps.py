@@ -95,7 +95,15 @@ def test_the_doctor_of_a_dataset_ends_in_runs_that_pass_their_checks(market, tmp
     assert main(["doctor", "market1501", "--root", str(market), "--weights", "nowhere.pth"]) == 2
 
 
-@pytest.mark.parametrize("name", [n for n in DATASETS if n not in ("world", "mals", "cuhk02", "cuhk-sysu")])
+NOT_SEARCHED = ("world", "mals", "cuhk02", "cuhk-sysu")
+OWN_CAMERAS_UNKNOWN = ("celeb-reid", "celeb-reid-light", "occluded-reid")   # experiments ask for cameras
+
+
+def test_sets_that_no_experiment_takes_have_no_steps():
+    for name in OWN_CAMERAS_UNKNOWN: assert dataset_steps(name) == [] and not DATASETS[name].cameras
+
+
+@pytest.mark.parametrize("name", [n for n in DATASETS if n not in NOT_SEARCHED + OWN_CAMERAS_UNKNOWN])
 def test_steps_of_every_dataset_are_parsed(name, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     steps = dataset_steps(name, tmp_path/"a folder")

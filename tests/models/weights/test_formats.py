@@ -541,7 +541,7 @@ def test_recognition(keys, name):
     for wrap in ("", "module."):
         found = identify({wrap + k: torch.zeros(1) for k in keys})
         assert (found and found.name) == name
-        fits = dict(irra="irra_b16", aptm="camel_base", camel="camel_base", camel_state="camel_base")
+        fits = dict(irra="irra_b16", rde="frozen_pair", aptm="camel_base", camel="camel_base", camel_state="camel_base")
         assert name is None or found.fits == ((fits[name],) if name in fits else ())
 
 
