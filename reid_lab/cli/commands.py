@@ -237,7 +237,7 @@ def _doctor_of_crops(a, options):
     for name in options:
         check_choice('-p', name, ('folders', 'pattern', 'follow_links', 'skip', 'columns'), 'Of a folder of crops.')
     table = crops_table(a.name, root=a.root, images='all' if a.all else 'sample', **options)
-    print(printable(crops_text(table, a.name)))
+    for line in crops_text(table, a.name).splitlines(): print(printable(line))
     labels = {name: value for name, value in options.items() if name in ('folders', 'pattern')}
     _print_next(crops_steps(a.name, table, labels, a.weights))
     return 0

@@ -7,6 +7,7 @@ __all__ = ['JPEG_QUALITY', 'add_frames']
 
 # %% ../../nbs/16_cli/20_frames.ipynb #14b30b95
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,8 +75,8 @@ def _detect(a:argparse.Namespace, # Arguments of the command
     print(f"{len(boxes)} boxes in {boxes.attrs['n_frames']} frames, by {detector.name}{remedy}")
     print(f'boxes: {near_path(a.out)}')
     if not len(boxes): return 0
-    source = printable(a.source)
-    print(f'next: reid_lab embed {source} --boxes {near_path(a.out)} --model NAME --out features')
+    words = ['reid_lab', 'embed', str(a.source), '--boxes', near_path(a.out), '--model', 'NAME', '--out', 'features']
+    print(f'next: {printable(shlex.join(words))}')
     return 0
 
 

@@ -8,6 +8,7 @@ __all__ = ['LabelledRows', 'labelled_rows', 'relabelled', 'add_labels']
 # %% ../../nbs/16_cli/12_labels.ipynb #1c7120e0
 import argparse
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -201,7 +202,9 @@ def _report(a, rows, labels, found, most=8):
         lines += texts[:most]
         if len(texts) > most: lines.append(f'  and {len(texts) - most} more; --json has all')
     lines.append(f'manifest: {near_path(a.out)}')
-    lines.append(f'next: reid_lab embed {near_path(a.out)} --root {near_path(rows.root)} --model NAME --out FOLDER')
+    words = ['reid_lab', 'embed', near_path(a.out), '--root', near_path(rows.root), '--model', 'NAME',
+             '--out', 'FOLDER']
+    lines.append(f'next: {shlex.join(words)}')
     return lines
 
 # %% ../../nbs/16_cli/12_labels.ipynb #a7f87a36

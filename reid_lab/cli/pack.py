@@ -7,6 +7,7 @@ __all__ = ['add_pack']
 
 # %% ../../nbs/16_cli/22_pack.ipynb #dbb35f93
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +65,9 @@ def _pack(a:argparse.Namespace, # Arguments of the command
     for text in table.left_out: print(printable(f'left out: {text}'), file=sys.stderr)
     print(printable(f"{about['files']:,} image files ({about['bytes']/_MIB:,.1f} MiB), {about['rows']:,} rows of "
                     f"{about['ids']:,} people in {about['shards']} shard(s): {near_path(out)}"))
-    next_command = f'run NAME -p dataset={dataset} -p data_root={near_path(out)}'
-    if not dataset: next_command = f'embed {near_path(out)} --model NAME --out features'
+    words = ['run', 'NAME', '-p', f'dataset={dataset}', '-p', f'data_root={near_path(out)}']
+    if not dataset: words = ['embed', near_path(out), '--model', 'NAME', '--out', 'features']
+    next_command = shlex.join(words)
     print(printable(f'next: reid_lab {next_command}'))
     return 0
 

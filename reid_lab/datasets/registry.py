@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -459,14 +459,18 @@ def _drop_bad(table, check):
 
 
 def check_options(name:str, # Key of `DATASETS`
-    options:Iterable[str], # Their names
+    options:Mapping[str, Any] | Iterable[str], # Their names, with values or without
     ) -> None:
-    "An option that the dataset's loader does not take is an error, with the list of those it does"
+    "An option that the dataset's loader does not take is an error, with those it does; so is `no` in place of False"
     taken = inspect.signature(DATASETS[name].load).parameters
     more = any(p.kind is p.VAR_KEYWORD for p in taken.values())   # the loader checks those
     known = [p for p in taken if p not in ('root', 'dataset')]
     for k in options:
         if k in taken or not more: check_choice(f'option of {name}', k, known)
+    values = options if isinstance(options, Mapping) else {}
+    for k, value in values.items():
+        is_switch = k in taken and isinstance(taken[k].default, bool)
+        if is_switch and not isinstance(value, bool): raise ValueError(f'{k}={value!r} must be True or False')
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #29102587
 def _on_disk(root, path, listed):

@@ -147,6 +147,21 @@ class Plan:
         return pd.DataFrame([found for found in self.rest if found.rows], columns=_Rest._fields)
 
 
+def _check_identities(protocol, sides):
+    "Refuse a name of a row, such as the number of its track, that stands for other people on the other side"
+    name = protocol.identity_column
+    named = [pd.DataFrame(dict(name=np.asarray(side[name]).astype(str), pid=np.asarray(side['pid'])))
+             for side in sides.values()]
+    queries, gallery = (side[(side.pid >= 0) & (side.name != '-1')].drop_duplicates('name') for side in named)
+    both = queries.merge(gallery, on='name', suffixes=('', '_of_gallery'))
+    others = both[both.pid != both.pid_of_gallery]
+    if len(others):
+        first = others.iloc[0]
+        raise ValueError(f'{name} {first["name"]} is of person {first.pid} among the queries and of person '
+                         f'{first.pid_of_gallery} in the gallery, but protocol={protocol.name!r} takes equal values '
+                         'for one row that lies in both files: number both files together')
+
+
 def _are_there(protocol, side, other, rows):
     "Mask of the rows of the other side that are among these rows of one side"
     name = protocol.identity_column
@@ -184,6 +199,7 @@ def apply_protocol(protocol:Protocol | str, # A record, or its name
     protocol = as_protocol(protocol)
     sides = dict(queries=SideColumns(q), gallery=SideColumns(g))
     for side, columns in sides.items(): _check_side(protocol, side, columns)
+    if protocol.identity_column: _check_identities(protocol, sides)
     queries, rest_of_queries = _chosen(protocol, 'queries', sides)
     gallery, rest_of_gallery = _chosen(protocol, 'gallery', sides)
     rest = [*rest_of_queries, *rest_of_gallery]

@@ -1,4 +1,5 @@
 "`pack` of the command line, and commands that take a packed folder where they took a folder"
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -37,21 +38,23 @@ def crops(people, tmp_path_factory):
 
 
 def test_a_folder_is_packed_checked_embedded_and_fine_tuned(crops, tmp_path):
-    code, out, err = cli("pack", crops, "--folders", "camera/identity", "--out", tmp_path/"packed")
+    code, out, err = cli("pack", crops, "--folders", "camera/identity", "--out", tmp_path/"is packed")
     assert code == 0 and "300 image files" in out and "next: reid_lab embed" in out, err
-    code, out, _ = cli("pack", tmp_path/"packed", "--check")
+    next_line = out.splitlines()[-1].removeprefix("next: ")
+    assert shlex.split(next_line)[2].endswith("is packed")      # a path with a space is quoted
+    code, out, _ = cli("pack", tmp_path/"is packed", "--check")
     assert code == 0 and "all bytes as they were written" in out
-    for source, name, more in ((crops, "a", ["--folders", "camera/identity"]), (tmp_path/"packed", "b", [])):
+    for source, name, more in ((crops, "a", ["--folders", "camera/identity"]), (tmp_path/"is packed", "b", [])):
         code, _, err = cli("embed", source, *more, "--model", "bot_tiny", "--out", tmp_path/f"{name}.npz")
         assert code == 0, err
     a, b = Embeddings.load(tmp_path/"a.npz"), Embeddings.load(tmp_path/"b.npz")
     assert np.array_equal(a.emb, b.emb) and list(a.path) == list(b.path) and a.pid.tolist() == b.pid.tolist()
-    code, out, err = cli("doctor", tmp_path/"packed")
+    code, out, err = cli("doctor", tmp_path/"is packed")
     assert code == 0 and "300" in out, err
-    p = notebook_params(experiments()["finetune"].path, dict(data_root=str(tmp_path/"packed"), preset="smoke"))
+    p = notebook_params(experiments()["finetune"].path, dict(data_root=str(tmp_path/"is packed"), preset="smoke"))
     check_run("finetune", p, quiet=True)
     both = [ft.load_source(ft.Source(str(root), folders)).crops
-            for root, folders in ((crops, "camera/identity"), (tmp_path/"packed", ""))]
+            for root, folders in ((crops, "camera/identity"), (tmp_path/"is packed", ""))]
     assert ft.divisions(both[0]) == ft.divisions(both[1])
     assert not any("--folders" in line for line in ft.next_commands(p, "model"))
 

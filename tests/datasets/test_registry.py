@@ -167,6 +167,13 @@ def test_annotation_of_the_wrong_shape(name, content, says, tmp_path):
     assert not report.ok and path.name in str(report)
 
 
+@pytest.mark.parametrize("value", ["no", "maybe", 1, None])
+def test_a_switch_is_true_or_false(value, tmp_path):
+    for act in (load_dataset, doctor):
+        with pytest.raises(ValueError, match=f"skip={value!r} must be True or False"):
+            act("market1501", tmp_path, skip=value)
+
+
 def test_the_world_takes_its_conditions_by_name():
     t = load_dataset("world", preset="smoke", task="reid", outfits=2)
     assert t.further == ["clothes"] and t["clothes"].nunique() == 2*t["pid"].nunique()

@@ -132,3 +132,12 @@ def test_the_zero_shot_row_of_a_dataset_stands_below_chance(market, tmp_path, mo
     table = pd.read_csv(next((tmp_path/"run").glob("table_*.csv")))
     assert table.variant.iloc[0] == "chance" and table.variant.iloc[1].startswith("Start alone")
     assert {row for row in pd.read_csv(tmp_path/"rows.csv").variant} == {table.variant.iloc[1] + ", market1501"}
+
+
+def test_a_remedy_of_the_doctor_stands_on_a_line_of_its_own(tmp_path, capsys):
+    for person in ("a", "b"):
+        (tmp_path/person).mkdir()
+        Image.fromarray(np.zeros((8, 4, 3), np.uint8)).save(tmp_path/person/"1.png")
+    assert main(["doctor", str(tmp_path)]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith("of unknown people") and second.startswith("  do: if each subfolder is a person")

@@ -292,3 +292,13 @@ def test_printed_counts_have_a_source_and_add_up():
         assert not known or protocol.counts.source, name
         if "people" in known and "gallery" in known and protocol.draw and protocol.draw.per == ("pid",):
             assert known["gallery"] == protocol.draw.k*known["people"], name
+
+
+def test_tracks_that_both_files_number_from_0_are_not_taken_for_each_other():
+    q = dict(pid=[1, 2], cam=[0, 0], track=[0, 1])
+    g = dict(pid=[2, 1, 2], cam=[1, 1, 0], track=[0, 1, 2])
+    with pytest.raises(ValueError, match="track 0 is of person 1 among the queries and of person 2 in the gallery"):
+        apply_protocol("mars.torchreid", q, g)
+    numbered_together = dict(g, track=[2, 3, 1])
+    plan = apply_protocol("mars.torchreid", q, numbered_together)
+    assert plan.gallery().tolist() == [0, 1]    # the last one is the track that asks
