@@ -64,7 +64,9 @@ def test_a_folder_of_its_name_does_not_hide_an_editable_installation(wheel, tmp_
                            check=True, timeout=300).stdout.split()[-1]
     with zipfile.ZipFile(tmp_path/built) as editable: editable.extractall(tmp_path/"site")
     (tmp_path/"above"/"reid_lab"/"nbs").mkdir(parents=True)
-    start = ("import runpy, site, sys\nsite.addsitedir(sys.argv.pop(1))\nimport reid_lab\nprint(reid_lab.__file__)\n"
+    start = ("import os, runpy, site, sys\n"     # what is under test is not the installation that runs the tests
+             "sys.path[:] = [p for p in sys.path if not os.path.exists(os.path.join(p, 'reid_lab', '__init__.py'))]\n"
+             "site.addsitedir(sys.argv.pop(1))\nimport reid_lab\nprint(reid_lab.__file__)\n"
              "print(reid_lab.Junk.__name__, flush=True)\nrunpy.run_module('reid_lab', run_name='__main__')")
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", start, str(tmp_path/"site"), "list", "experiments"], env=outside,
