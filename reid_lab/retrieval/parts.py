@@ -92,7 +92,7 @@ def image_facts(table:ReidTable, # With image files, or a reader
     "Short hashes that are others if images or labels are others"
     def short(rows): return hashlib.sha256(repr(rows).encode('utf-8', 'surrogatepass')).hexdigest()[:16]
 
-    labels = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist())]
+    labels: list[tuple] = [*zip(table['path'], table['pid'].tolist(), table['cam'].tolist())]
     # a place in a packed folder has the checksum of the bytes there
     if isinstance(table.reader, PackedImages): labels += [table.reader.place(p) for p in table['path']]
     files = [table.root/file_of(p) for p in table['path']] if table.reader is None else []
