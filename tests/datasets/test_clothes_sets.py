@@ -1,7 +1,6 @@
 "Clothes-changing sets on folders written by hand, after the loaders and pages that the records cite"
-import numpy as np
 import pytest
-from PIL import Image
+from helpers.by_hand import plain_pictures, values
 
 from reid_lab.data.table import TableError
 from reid_lab.datasets.clothes_sets import CLOTHES_SETS, OUTFITS
@@ -29,34 +28,22 @@ CELEB = ["train/1_1_0.jpg", "train/1_25_0.jpg", "train/2_3_1.jpg", "query/1_12_0
 FILES = {"prcc": PRCC, "ltcc": LTCC, "celeb-reid": CELEB, "celeb-reid-light": CELEB}
 
 
-def write(folder, files):
-    "Small images, each of a colour of its own"
-    for i, name in enumerate(files):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((24, 12, 3), 9 * i % 255, np.uint8)).save(path)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory):
     "One folder a set"
     base = tmp_path_factory.mktemp("clothes")
-    return {name: write(base / DATASETS[name].folder, files) for name, files in FILES.items()}
-
-
-def rows(table, *columns): return list(zip(*(table[c].tolist() for c in columns)))
+    return {name: plain_pictures(base / DATASETS[name].folder, files) for name, files in FILES.items()}
 
 
 def test_prcc_has_cameras_of_names_and_of_folders_and_the_clothes_that_follow(by_hand):
     t = load_dataset("prcc", by_hand["prcc"], check="all")
     assert len(t) == len(PRCC) - 1   # without the sketch
-    assert rows(t.where(split="train"), "pid", "cam", "cam_name", "clothes") == [
+    assert values(t.where(split="train"), "pid", "cam", "cam_name", "clothes") == [
         (1, 0, "A", 1001), (1, 1, "B", 1001), (1, 2, "C", 1002), (3, 0, "A", 3001), (3, 2, "C", 3002)]
     assert set(t.where(split="val")["pid"]) == set(t.where(split="train")["pid"])   # the same people by design
-    assert rows(t.query(), "pid", "cam_name", "clothes") == [
+    assert values(t.query(), "pid", "cam_name", "clothes") == [
         (2, "B", 2001), (74, "B", 74001), (2, "C", 2002), (74, "C", 74002)]
-    assert rows(t.gallery(), "pid", "cam_name", "clothes") == [(2, "A", 2001), (2, "A", 2001), (74, "A", 74001)]
+    assert values(t.gallery(), "pid", "cam_name", "clothes") == [(2, "A", 2001), (2, "A", 2001), (74, "A", 74001)]
     names = t.where(split="test")["path"]
     assert names.nunique() == 7 and names.str.rpartition("/")[2].nunique() == 2
     assert t.further == ["clothes"]
@@ -64,20 +51,20 @@ def test_prcc_has_cameras_of_names_and_of_folders_and_the_clothes_that_follow(by
 
 def test_ltcc_counts_outfits_for_each_person_and_the_table_over_people(by_hand):
     t = load_dataset("ltcc", by_hand["ltcc"], check="all")
-    assert rows(t.query(), "pid", "cam", "clothes") == [(103, 8, 103001), (103, 1, 103003), (151, 0, 151001)]
+    assert values(t.query(), "pid", "cam", "clothes") == [(103, 8, 103001), (103, 1, 103003), (151, 0, 151001)]
     assert (t["clothes"] // OUTFITS == t["pid"]).all()
-    assert rows(t.where(split="train"), "pid", "cam", "clothes") == [(0, 0, 1), (0, 11, 2), (4, 2, 4001)]
+    assert values(t.where(split="train"), "pid", "cam", "clothes") == [(0, 0, 1), (0, 11, 2), (4, 2, 4001)]
 
 
 @pytest.mark.parametrize("name", ["celeb-reid", "celeb-reid-light"])
 def test_celeb_counts_test_people_on_and_knows_no_camera(name, by_hand):
     t = load_dataset(name, by_hand[name], check="all")
-    assert rows(t.where(split="train"), "pid") == [(1,), (1,), (2,)]
-    assert rows(t.query(), "pid", "first_digit") == [(3, 1), (4, 7)]
-    assert rows(t.gallery(), "pid", "first_digit") == [(3, 1), (3, 2), (4, 8)]
+    assert values(t.where(split="train"), "pid") == [(1,), (1,), (2,)]
+    assert values(t.query(), "pid", "first_digit") == [(3, 1), (4, 7)]
+    assert values(t.gallery(), "pid", "first_digit") == [(3, 1), (3, 2), (4, 8)]
     assert (t["cam"] == -1).all() and "clothes" not in t.frame
     alone = load_dataset(name, by_hand[name], subsets=["query", "gallery"])
-    assert rows(alone, "path", "pid") == rows(t.where(split="test"), "path", "pid")   # whatever is read beside them
+    assert values(alone, "path", "pid") == values(t.where(split="test"), "path", "pid")   # whatever is read beside them
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -85,7 +72,7 @@ def test_what_is_written_again_is_the_same_table(name, by_hand, tmp_path):
     t = load_dataset(name, by_hand[name])
     again = load_dataset(name, export_world(t, name, tmp_path / DATASETS[name].folder), check="all")
     columns = [c for c in t.frame if c not in ("captions", "attrs")]
-    assert rows(again, *columns) == rows(t, *columns)   # names as well
+    assert values(again, *columns) == values(t, *columns)   # names as well
     assert (again.root / t["path"][0]).read_bytes() == (t.root / t["path"][0]).read_bytes()
 
 
@@ -111,7 +98,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("name, at, words, instead", [(n, *fault) for n, faults in PLANTED.items() for fault in faults])
 def test_doctor_names_what_is_missing_and_what_does_not_fit(name, at, words, instead, tmp_path):
-    folder = write(tmp_path / DATASETS[name].folder, FILES[name])
+    folder = plain_pictures(tmp_path / DATASETS[name].folder, FILES[name])
     (folder / at).rename(folder / instead if instead else tmp_path / "gone")
     report = doctor(name, folder)
     error, = [f for f in report.findings if f.level == "error"]

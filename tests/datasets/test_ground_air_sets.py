@@ -1,11 +1,10 @@
 "AG-ReID, AG-ReID.v2 and PRAI-1581: folders written by hand as their loaders describe them, and how each can be wrong"
 import os
 import pickle
-import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from helpers.by_hand import picture
 
 from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
@@ -17,12 +16,6 @@ from reid_lab.retrieval.draws import apply_protocol
 from reid_lab.retrieval.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
-
-
-def picture(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    block = np.random.default_rng(zlib.crc32(path.name.encode())).integers(0, 256, (4, 2, 3), np.uint8)
-    Image.fromarray(np.kron(block, np.ones((8, 8, 1), np.uint8))).save(path)
 
 
 def rows(t): return [*zip(t["path"], t["pid"], t["cam"], t["view"], t["split"], t["role"])]

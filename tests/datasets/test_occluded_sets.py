@@ -1,7 +1,6 @@
 "Sets with covered people on folders written by hand, after the loaders and lists that the records cite"
-import numpy as np
 import pytest
-from PIL import Image
+from helpers.by_hand import plain_pictures, values
 
 from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
@@ -26,29 +25,17 @@ P_DUKE = [f"{part}/{kind}_body_images/{pid:04d}/{pid:04d}_c{cam}_f{46000 + pid:0
 FILES = {"occluded-duke": DUKE, "occluded-reid": REID, "p-dukemtmc-reid": P_DUKE}
 
 
-def write(folder, files):
-    "Small images, each of a colour of its own"
-    for i, name in enumerate(files):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((24, 12, 3), 9 * i % 255, np.uint8)).save(path)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def by_hand(tmp_path_factory):
     "One folder a set"
     base = tmp_path_factory.mktemp("occluded")
-    return {name: write(base / DATASETS[name].folder, files) for name, files in FILES.items()}
-
-
-def rows(table, *columns): return list(zip(*(table[c].tolist() for c in columns)))
+    return {name: plain_pictures(base / DATASETS[name].folder, files) for name, files in FILES.items()}
 
 
 def test_queries_of_occluded_duke_are_covered_and_of_others_nobody_says(by_hand):
     t = load_dataset("occluded-duke", by_hand["occluded-duke"], check="all")
-    assert rows(t.query(), "pid", "cam", "occluded") == [(5, 1, True), (8, 0, True)]
-    assert rows(t.gallery(), "pid", "cam", "occluded") == [(5, 4, None), (8, 1, None), (23, 0, None)]
+    assert values(t.query(), "pid", "cam", "occluded") == [(5, 1, True), (8, 0, True)]
+    assert values(t.gallery(), "pid", "cam", "occluded") == [(5, 4, None), (8, 1, None), (23, 0, None)]
     assert t.where(split="train")["pid"].tolist() == [1, 1, 7140] and t.further == ["occluded"]
     report = doctor("occluded-duke", by_hand["occluded-duke"])
     assert "gallery: 2 images of the query identities, 1 of others" in str(report)
@@ -56,29 +43,29 @@ def test_queries_of_occluded_duke_are_covered_and_of_others_nobody_says(by_hand)
 
 @pytest.mark.parametrize("ending", [".tif", ".jpg"])
 def test_occluded_reid_is_read_in_either_format(ending, tmp_path):
-    folder = write(tmp_path / "Occluded_REID", [name.replace(".tif", ending) for name in REID])
+    folder = plain_pictures(tmp_path / "Occluded_REID", [name.replace(".tif", ending) for name in REID])
     t = load_dataset("occluded-reid", tmp_path, check="all")
-    assert rows(t.query(), "pid", "occluded") == [(1, True)] * 2 + [(2, True)] * 2
-    assert rows(t.gallery(), "pid", "occluded") == [(1, False)] * 2 + [(2, False)] * 2
+    assert values(t.query(), "pid", "occluded") == [(1, True)] * 2 + [(2, True)] * 2
+    assert values(t.gallery(), "pid", "occluded") == [(1, False)] * 2 + [(2, False)] * 2
     assert (t["cam"] == -1).all() and set(t["split"]) == {"test"}
     assert "query: 2 ids, 4 images; published: 200, 1000" in str(doctor("occluded-reid", folder))
 
 
 @pytest.mark.parametrize("spelling", ["P-DukeMTMC-reid", "P-DukeMTMC-reID", "p_dukemtmc_reid"])
 def test_p_duke_is_found_in_its_spellings_with_the_cameras_of_its_names(spelling, tmp_path):
-    write(tmp_path / spelling, P_DUKE)
+    plain_pictures(tmp_path / spelling, P_DUKE)
     t = load_dataset("p-dukemtmc-reid", tmp_path, check="all")
-    assert rows(t.query(), "pid", "cam", "occluded") == [(5, 1, True), (7, 1, True)]
-    assert rows(t.gallery(), "pid", "cam", "occluded") == [(5, 7, False), (7, 7, False)]
-    assert sorted(rows(t.where(split="train"), "pid", "occluded")) == [(1, False), (1, True), (9, False), (9, True)]
+    assert values(t.query(), "pid", "cam", "occluded") == [(5, 1, True), (7, 1, True)]
+    assert values(t.gallery(), "pid", "cam", "occluded") == [(5, 7, False), (7, 7, False)]
+    assert sorted(values(t.where(split="train"), "pid", "occluded")) == [(1, False), (1, True), (9, False), (9, True)]
 
 
 def test_p_duke_without_cameras_in_its_names(tmp_path):
-    write(tmp_path / "P-DukeMTMC-reid", [name.replace("_c2", "").replace("_c8", "") for name in P_DUKE])
+    plain_pictures(tmp_path / "P-DukeMTMC-reid", [name.replace("_c2", "").replace("_c8", "") for name in P_DUKE])
     t = load_dataset("p-dukemtmc-reid", tmp_path)
     assert (t["cam"] == -1).all() and len(t) == len(P_DUKE)
     again = load_dataset("p-dukemtmc-reid", export_world(t, "p-dukemtmc-reid", tmp_path / "again"))
-    assert rows(again, "path", "pid", "occluded") == rows(t, "path", "pid", "occluded")
+    assert values(again, "path", "pid", "occluded") == values(t, "path", "pid", "occluded")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -86,7 +73,7 @@ def test_what_is_written_again_is_the_same_table(name, by_hand, tmp_path):
     t = load_dataset(name, by_hand[name])
     again = load_dataset(name, export_world(t, name, tmp_path / DATASETS[name].folder), check="all")
     columns = [c for c in t.frame if c not in ("captions", "attrs", "path")]
-    assert rows(again, *columns) == rows(t, *columns)
+    assert values(again, *columns) == values(t, *columns)
     assert again["path"].tolist() == t["path"].str.replace(".tif", ".jpg").tolist()   # written in one format
 
 
@@ -100,7 +87,7 @@ def test_records_name_protocols_that_there_are(name):
 
 
 def test_doctor_names_a_missing_folder_and_names_of_another_set(tmp_path):
-    folder = write(tmp_path / "Occluded_Duke", DUKE)
+    folder = plain_pictures(tmp_path / "Occluded_Duke", DUKE)
     (folder / "query").rename(tmp_path / "gone")
     (folder / DUKE[0]).rename(folder / "bounding_box_train" / "0002_c1s1_000451_03.jpg")
     what = [f.what for f in doctor("occluded-duke", folder).findings if f.level == "error"]

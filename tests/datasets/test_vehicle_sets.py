@@ -1,7 +1,6 @@
 "Vehicles on a folder written by hand, after the program and the loaders that the record cites"
-import numpy as np
 import pytest
-from PIL import Image
+from helpers.by_hand import plain_pictures, values
 
 from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
@@ -20,21 +19,14 @@ VERI = ["image_train/0001_c001_00016450_0.jpg", "image_train/0001_c020_00016460_
 @pytest.fixture
 def veri(tmp_path):
     "A folder of small images, each of a colour of its own"
-    for i, name in enumerate(VERI):
-        path = tmp_path / "VeRi" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((12, 16, 3), 20 * i, np.uint8)).save(path)
-    return tmp_path / "VeRi"
-
-
-def rows(table, *columns): return list(zip(*(table[c].tolist() for c in columns)))
+    return plain_pictures(tmp_path / "VeRi", VERI)
 
 
 def test_names_tell_vehicle_and_one_of_twenty_cameras(veri):
     t = load_dataset("veri-776", veri, check="all")
-    assert rows(t.where(split="train"), "pid", "cam") == [(1, 0), (1, 19)]
-    assert rows(t.query(), "pid", "cam") == [(2, 1), (5, 9)]
-    assert rows(t.gallery(), "pid", "cam") == [(2, 1), (2, 2), (5, 8), (9, 15)]
+    assert values(t.where(split="train"), "pid", "cam") == [(1, 0), (1, 19)]
+    assert values(t.query(), "pid", "cam") == [(2, 1), (5, 9)]
+    assert values(t.gallery(), "pid", "cam") == [(2, 1), (2, 2), (5, 8), (9, 15)]
     assert load_dataset("veri-776", veri.parent).frame.equals(t.frame)    # found by its name
 
 
