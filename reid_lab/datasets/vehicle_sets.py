@@ -29,7 +29,7 @@ VEHICLE_SETS = {
                  'Urban Surveillance, ECCV 2016',
         access='on request by e-mail with name and affiliation (repository VeRi of the authors)',
         licence='non-commercial purposes only; not to be given on',
-        source='VehicleReId/VeRi:README.md, code/baseline_evaluation.m; identities of the test: '
-               'damo-cv/TransReID:datasets/keypoint_test.txt')}
+        source='VehicleReId/VeRi:code/baseline_evaluation.m (queries, gallery); images of training: docstrings of '
+               'several loaders; identities of the test: damo-cv/TransReID:datasets/keypoint_test.txt')}
 VEHICLE_LAYOUTS = {name: folder_layout(form, ('pid', 'split', 'role', 'cam'))
                    for name, form in VEHICLE_FORMS.items()}

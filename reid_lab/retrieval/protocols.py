@@ -475,6 +475,7 @@ def _orbench(kind):
                     dispute='The released program prints 0 for mAP and mINP unless its source is changed.')
 
 
+_VERI_COUNTS = Counts(1678, gallery=11579, source='VehicleReId/VeRi:code/baseline_evaluation.m')
 _VERI_DISPUTE = ('The first program takes AP by trapezoids, later ones at the matches. One program leaves '
                  'out images without a viewpoint.')
 _OTHERS = [
@@ -497,10 +498,10 @@ _OTHERS = [
     Protocol('veri.trapezoid', 'Queries ask for images of the same vehicle by other cameras.',
              measure=Measure(ap='trapezoid'),
              source='VehicleReId/VeRi:code/baseline_evaluation.m, code/compute_AP.m',
-             counts=Counts(1678, gallery=11579, source='VehicleReId/VeRi:README.md'), dispute=_VERI_DISPUTE),
+             counts=_VERI_COUNTS, dispute=_VERI_DISPUTE),
     Protocol('veri.rectangle', 'Queries ask for images of the same vehicle by other cameras.',
              variant_of='veri.trapezoid', source='JDAI-CV/fast-reid:fastreid/evaluation/rank.py',
-             counts=Counts(1678, gallery=11579, source='VehicleReId/VeRi:README.md'), dispute=_VERI_DISPUTE),
+             counts=_VERI_COUNTS, dispute=_VERI_DISPUTE),
     *(_vehicle(size, *rows) for size, rows in _VEHICLE_SIZES.items()),
     Protocol('vehicleid.all', 'Every image asks for all other images of its vehicle.', junk=NOTHING,
              variant_of='vehicleid.small', source='JDAI-CV/fast-reid#334',
