@@ -7,8 +7,8 @@ __all__ = ['GPUS', 'Gpu', 'find_gpu', 'blank', 'StepJob', 'StepPrice', 'train_st
            'measured_memory']
 
 # %% ../../nbs/08_training/55_step_price.ipynb #0fd70b55
+import copy
 import gc
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -383,13 +383,35 @@ def _attention_of_cuda() -> Iterator[None]:
 
 @contextmanager
 def _nothing_drawn() -> Iterator[None]:
-    "Within the block nothing moves the random state of torch, and copies of fake tensors are no surprise"
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.filterwarnings('ignore', message='Accessing the data pointer of FakeTensor')  # models that copy parts
-        yield
+    "Within the block nothing moves the random state of torch"
+    with torch.random.fork_rng(devices=[]): yield
 
 
 _STEPS = 2 # the second has the state of the optimiser
+
+
+def _copy_of(tensor, memo):
+    "A copy of a tensor without numbers, in the mode of the tensor"
+    if not tensor.is_leaf: raise RuntimeError('only tensors that no operation with gradients made can be copied')
+    with torch.no_grad(): made = tensor.clone()
+    made.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None: made.grad = copy.deepcopy(tensor.grad, memo)
+    for name, value in vars(tensor).items():
+        if name not in vars(made): setattr(made, name, value)   # such as the mark of a parameter
+    memo[id(tensor)] = made
+    return made
+
+
+@contextmanager
+def _without_numbers() -> Iterator[None]:
+    "Within the block tensors have no numbers, and models can copy their parts"
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # takes seconds
+    # Left to torch, the mode would be copied with each tensor, and with it weak references to storages, which both
+    # modes then release: that corrupts memory, and the process ends somewhere else, at some later time
+    FakeTensor.__deepcopy__ = _copy_of
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True): yield
+    finally: del FakeTensor.__deepcopy__
 
 
 def _keep_forks_whole():
@@ -403,7 +425,6 @@ def price_step(job:StepJob, # What is trained
     device:str='cpu', # `cpu`, or `cuda` for an estimate
     ) -> StepPrice:
     "Do two steps with tensors that have no numbers, and count"
-    from torch._subclasses.fake_tensor import FakeTensorMode  # takes seconds
     check_choice('device', device, ('cpu', 'cuda'))
     watcher = _Watcher()
     _keep_forks_whole()
@@ -415,7 +436,7 @@ def price_step(job:StepJob, # What is trained
         for group in learn.opt.param_groups: group['foreach'] = True
 
     like = _attention_of_cuda() if device == 'cuda' else nullcontext()
-    with _nothing_drawn(), FakeTensorMode(allow_non_fake_inputs=True), watcher, like:
+    with _nothing_drawn(), _without_numbers(), watcher, like:
         learn = train_steps(job, switches or {}, _STEPS, before_step)
         parameters = sum(parameter.numel() for parameter in learn.net.parameters())
     assumed = tuple(dict.fromkeys(watcher.assumed))

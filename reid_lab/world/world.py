@@ -137,6 +137,9 @@ def _fingerprint(*modules): # Hash of the drawing code without comments; a chang
     return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
 
 # %% ../../nbs/03_world/70_world.ipynb #894d4739
+_OWN_OPTIONS = ('preset', 'seed', 'cache', 'task', 'backend', 'n_jobs', 'groups')   # of a `World`, beside its records
+
+
 class World:
     "A benchmark of rendered persons; `table()` gives the `ReidTable`"
     def __init__(self, preset:str='quick', # smoke, quick or full
@@ -153,7 +156,8 @@ class World:
         self.groups = usual[task] if groups is None else _checked_groups(groups)
         records = (usual['options'], Wording(), Conditions())
         names = [{f.name for f in fields(record)} for record in records]
-        for name in overrides: check_choice('option', name, [name for own in names for name in own])
+        known = (*_OWN_OPTIONS, *(name for own in names for name in own))
+        for name in overrides: check_choice('option', name, known)
         options, wording, conditions = (replace(record, **{k: v for k, v in overrides.items() if k in own})
                                         for record, own in zip(records, names))
         self.wording, self.options = _checked_wording(wording), _checked_options(options)

@@ -1,4 +1,5 @@
 "Every dataset of the registry on a real folder, and every way in which a folder can be wrong"
+import inspect
 import json
 import re
 import shutil
@@ -26,6 +27,7 @@ from reid_lab.datasets.registry import DATASETS, fits, list_datasets, load_datas
 from reid_lab.datasets.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
 from reid_lab.datasets.vehicle_sets import VEHICLE_SETS
 from reid_lab.world.plan import TASKS
+from reid_lab.world.world import World
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 
@@ -180,6 +182,9 @@ def test_the_world_takes_its_conditions_by_name():
     assert load_dataset("world", preset="smoke", task="reid", severity=.1).further == []
     with pytest.raises(ValueError, match="option='outfit' is not known.*Did you mean 'outfits'"):
         load_dataset("world", outfit=2)
+    for name in set(inspect.signature(World).parameters) - {"overrides"}:
+        with pytest.raises(ValueError, match=f"option='{name}_' is not known.*Did you mean '{name}'"):
+            load_dataset("world", **{f"{name}_": 2})
 
 
 def test_world_loads_by_name():

@@ -1,4 +1,5 @@
 """What a step is said to cost is what it takes: memory beside measured allocations, operations beside formulas."""
+import copy
 import os
 import subprocess
 import sys
@@ -75,6 +76,28 @@ def test_nothing_is_drawn_and_nothing_stays():
     price_step(JOB)
     assert torch.equal(before, torch.get_rng_state())
     assert type(torch.zeros(2)) is torch.Tensor and type(Blocks().head.weight) is nn.Parameter
+
+
+class Copied(nn.Module):
+    "A part and its copy; the number of batches that a norm has seen is a constant, which torch follows by its storage"
+    def __init__(self, seen):
+        super().__init__()
+        part = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        self.parts = nn.ModuleList([part, copy.deepcopy(part)])
+        self.seen = seen
+
+    def forward(self, batch):
+        self.seen.update(id(buffer.fake_mode) for buffer in self.buffers())
+        return dict(own_loss=sum(part(batch["x"]).mean() for part in self.parts))
+
+
+@pytest.mark.parametrize("speed", ["", "ema=.9"])
+def test_a_copied_part_stays_in_the_mode_of_its_model(speed):
+    "Modes of their own would release the same weak references twice, which ends a process much later"
+    seen = set()
+    rows = dict(img=blank(4, 3, 8, 8), x=blank(4, 3))
+    price_step(StepJob(lambda: Copied(seen), lambda model: rows), read_switches(speed))
+    assert len(seen) == 1
 
 
 COPY_THAT_TRAINS = """
