@@ -20,22 +20,32 @@ import textwrap
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import PathFinder
+from importlib.metadata import distributions
 from pathlib import Path
 from types import CodeType, ModuleType
 
 import reid_lab
 
 # %% ../../nbs/00_core/80_own_code.ipynb #b1d8e7ca
+@cache
+def _installed_into(folder):
+    "Files that an installer noted in a folder, such as that of `pip install --target`"
+    noted = [found for found in distributions(path=[str(folder)]) if found.read_text('RECORD')]
+    return {Path(found.locate_file(file)).resolve() for found in noted for file in found.files or ()}
+
+
 def is_own(path:Path | str, # Of a module's file
     ) -> bool:
     "Whether a file is the user's: neither Python's, nor installed, nor of this package"
     path = Path(path).resolve()
     if {'site-packages', 'dist-packages'} & {*path.parts}: return False
-    installed = [sysconfig.get_paths()[name] for name in ('stdlib', 'platstdlib')]
-    others = [Path(reid_lab.__file__).parent, *map(Path, installed)]
-    return not any(path.is_relative_to(folder.resolve()) for folder in others)
+    standard = [sysconfig.get_paths()[name] for name in ('stdlib', 'platstdlib')]
+    others = [Path(reid_lab.__file__).parent, *map(Path, standard)]
+    if any(path.is_relative_to(folder.resolve()) for folder in others): return False
+    places = [Path(place).resolve() for place in sys.path]
+    return not any(path in _installed_into(place) for place in places if path.is_relative_to(place))
 
 
 def _python_file(name, module):

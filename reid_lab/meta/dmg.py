@@ -8,6 +8,7 @@ __all__ = ['split_cameras', 'Sides', 'two_sides', 'CameraHalves', 'virtual_weigh
 
 # %% ../../nbs/09_meta/40_dmg.ipynb #172d87b4
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.basics import check_choice
 from ..core.distributed import gathered, mean_of_all
@@ -287,7 +289,9 @@ def query_pass(self:DMGStep, learn:Learner, # In training
 @patch
 def _after_virtual_step(self:DMGStep, learn, support, query):
     "Terms of the objective, and embeddings of both halves"
-    out = learn.model(support)
+    # fused attention has a gradient, but that gradient has none
+    twice_differentiable = sdpa_kernel(SDPBackend.MATH) if self.second_order else nullcontext()
+    with twice_differentiable: out = learn.model(support)
     support_loss = sum(terms(out).values())
     query_out = self.query_pass(learn, query, support_loss, bool(self.md or self.support))
     found = terms(query_out)

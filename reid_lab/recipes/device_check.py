@@ -119,7 +119,7 @@ class _DrawnOnCpu(TorchDispatchMode):
         if not is_drawn: return func(*args, **kwargs)
         tensors = [x for x in args if isinstance(x, torch.Tensor)]
         device = kwargs.get('device') or (tensors[0].device if tensors else 'cpu')
-        if torch.device(device).type == 'cpu': return func(*args, **kwargs)
+        if torch.device(device).type in ('cpu', 'meta'): return func(*args, **kwargs)   # meta tensors have no numbers
         on_cpu = tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, (args, kwargs))
         if 'device' in on_cpu[1]: on_cpu[1]['device'] = torch.device('cpu')
         drawn = func(*on_cpu[0], **on_cpu[1])

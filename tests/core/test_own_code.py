@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from reid_lab.core.own_code import code_behind, code_sum, own_files, reached_code
+from reid_lab.core.own_code import code_behind, code_sum, is_own, own_files, reached_code
 
 
 def test_modules_whose_file_is_nowhere_are_nobodys(tmp_path, monkeypatch):
@@ -112,3 +112,14 @@ def test_the_modules_around_the_pieces_are_known(write):
     texts["mine_start"] = "import torch\ntorch.set_default_dtype(torch.float32)\n"
     then = reached_code(write(**texts).step).modules
     assert then["mine_start"] != first["mine_start"] and then["mine_step"] == first["mine_step"]
+
+
+def test_what_an_installer_noted_is_not_the_users_wherever_it_is(tmp_path, monkeypatch):
+    "As after `pip install --target FOLDER`; what the user keeps in the same folder is the user's"
+    for name in ("library.py", "mine.py"): (tmp_path/name).write_text("x = 1\n")
+    noted = tmp_path/"library-1.0.dist-info"
+    noted.mkdir()
+    (noted/"METADATA").write_text("Metadata-Version: 2.1\nName: library\nVersion: 1.0\n")
+    (noted/"RECORD").write_text("library.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert not is_own(tmp_path/"library.py") and is_own(tmp_path/"mine.py")

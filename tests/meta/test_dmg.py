@@ -6,9 +6,11 @@ import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reid_lab.data.loaders import Batches
 from reid_lab.data.table import ReidTable
+from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.losses import image as image_losses
 from reid_lab.losses.basics import terms
 from reid_lab.losses.image import meta_discrimination
@@ -288,6 +290,16 @@ def test_first_order_is_the_gradient_at_the_adapted_weights():
     moved(q)["id_loss"].backward()
     naive = torch.cat([p.grad.flatten() for p in moved.parameters()])
     assert torch.allclose(first_order(batch, md=0.), naive, atol=1e-12)
+
+
+def test_second_order_of_attention_whatever_kernel_a_machine_prefers():
+    "A fused kernel has no second derivative; here none but such a one is allowed around the step"
+    table = tiny_table(16, 4)
+    batches = Batches(table, 16, (64, 32), sampler=CameraHalves(2))
+    model = create_model("transreid_tiny", size=(64, 32), n_ids=16)
+    learn = Learner(model, batches, DMGStep(second_order=True, support=.5), device="cpu")
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION): learn.fit(steps=1)
+    assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
 def test_both_orders_agree_for_a_small_inner_rate():

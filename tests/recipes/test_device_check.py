@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from reid_lab.recipes import device_check
-from reid_lab.recipes.device_check import FAILED, PASSED, Check, CheckResult, DeviceReport, Figure, run_checks
+from reid_lab.recipes.device_check import (
+    FAILED,
+    PASSED,
+    Check,
+    CheckResult,
+    DeviceReport,
+    Figure,
+    comparable,
+    run_checks,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -69,3 +78,10 @@ def test_without_a_gpu_the_program_refuses_at_once_and_says_what_to_do(tmp_path)
     program = [sys.executable, str(ROOT/"tools/gpu.py"), "--folder", str(tmp_path/"report")]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 2 and "make rehearsal" in done.stderr and not (tmp_path/"report").exists()
+
+
+def test_tensors_without_numbers_draw_nothing_on_the_cpu():
+    "Towers of timm are tried on the meta device before they are made"
+    with comparable():
+        made = torch.empty(3, device="meta").normal_()
+        assert made.device.type == "meta" and torch.rand(2, device="meta").device.type == "meta"

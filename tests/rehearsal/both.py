@@ -69,8 +69,9 @@ def differences(ours, theirs, at="") -> list[str]:
 
 def check_same(work: Callable[[str], object]):
     "Assert that `work` gives the same on both devices; what it gave on the CPU"
-    cpu, shadow = on_both(work)
-    assert differences(cpu, shadow) == []
+    cpu, there = on_both(work)
+    found = differences(cpu, there)
+    assert not found, f"{len(found)} differences: {'; '.join(found[:4])}"
     return cpu
 
 
