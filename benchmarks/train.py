@@ -15,7 +15,8 @@ dropout one after the other, and a contrastive loss of parts has fewer candidate
 
 Peak memory counts weights, gradients, optimiser and activations. On a GPU it is what torch has allocated at most.
 On a CPU it is the largest resident memory since the first step began, less what was held before the model was made.
-There take few and small steps, such as `--batch 4 --steps 2 --repeat 1`; fp16 needs a GPU, and is said to be left out.
+There take few and small steps, such as `--batch 4 --steps 2 --repeat 1`; fp16 and tf32 need a GPU, and are said to be left
+out.
 """
 import argparse
 import json
@@ -31,7 +32,7 @@ SIZES = {"clip_b16": (384, 128), "camel_base": (224, 224)}
 
 def switches(batch):
     "Names as `--speed` takes them; `plain` is the loop without us, `none` ours without a switch"
-    return ["plain", "none", "bf16", "fp16", "checkpointing", "channels_last", "compiled", "accumulate=2",
+    return ["plain", "none", "bf16", "fp16", "tf32", "checkpointing", "channels_last", "compiled", "accumulate=2",
             f"gradcache={max(1, batch//4)}", "ema=0.999", "bf16,channels_last,compiled"]
 
 

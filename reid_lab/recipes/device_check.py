@@ -42,7 +42,7 @@ from ..retrieval.embeddings import Embeddings
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.rerank import rerank_k_reciprocal
 from ..training.learner import Learner, to_device
-from ..training.step_price import GPUS, measured_memory, price_step, train_steps
+from ..training.step_price import GPUS, SECONDS_A_LAUNCH, measured_memory, price_step, train_steps
 
 # %% ../../nbs/14_recipes/77_device_check.ipynb #d0c7a105
 @dataclass(frozen=True)
@@ -310,7 +310,8 @@ def _seconds_of_a_step(job, switches, device):
 def _speed_figures(seconds, price, precision):
     "How fast a step is, beside what plans assume of the card"
     rate, card = price.flops/seconds/1e12, this_gpu()
-    figures = [Figure('images a second', price.images/seconds), Figure('TFLOP/s', rate)]
+    figures = [Figure('images a second', price.images/seconds), Figure('TFLOP/s', rate),
+               Figure('microseconds an operation', 1e6*seconds/price.launches, 1e6*SECONDS_A_LAUNCH)]
     peak = GPUS[card].peak(precision) if card else 0.
     return [*figures, Figure(f'share of the peak of {GPUS[card].title}', rate/peak, _SHARE)] if peak else figures
 

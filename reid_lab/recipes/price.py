@@ -45,7 +45,17 @@ from .study import find_study
 from .text import TextTrain, text_optimiser
 from ..training.lora import Adapters
 from ..training.options import Execution, precision_of, spelled
-from ..training.step_price import GPUS, Gpu, NotPriced, StepJob, StepPrice, blank, find_gpu, price_step
+from reid_lab.training.step_price import (
+    GPUS,
+    SECONDS_A_LAUNCH,
+    Gpu,
+    NotPriced,
+    StepJob,
+    StepPrice,
+    blank,
+    find_gpu,
+    price_step,
+)
 from ..world.plan import PRESETS as WORLDS
 
 # %% ../../nbs/14_recipes/64_price.ipynb #8b513d2f
@@ -280,7 +290,9 @@ class RunPrice:
         share:float=.3, # Of its peak that is reached
         ) -> float | None: # None: the card has no units for the precision
         "How long all trainings take on as many such cards as there are processes"
-        return gpu.hours(sum(training.flops for training in self.trainings), self.precision, share)
+        seconds = [training.step.seconds(gpu, self.precision, share) for training in self.trainings]
+        if None in seconds: return None
+        return sum(training.steps*each for training, each in zip(self.trainings, seconds))/3600
 
 
 PRICED = (*PLANS, 'finetune', 'starts')     # experiments that have a price
@@ -476,7 +488,8 @@ def price_lines(price:RunPrice, # From `price_run`
     lines += [f'  not priced: {text}' for text in price.unpriced]
     each = f' on {price.execution.processes} such cards' if price.execution.processes > 1 else ''
     precision = dict(no='float32').get(price.precision, price.precision)
-    lines.append(f'  all trainings at {share:.0%} of the peak in {precision}{each}:')
+    least = f'{1e6*SECONDS_A_LAUNCH:.0f} microseconds an operation at least'
+    lines.append(f'  all trainings at {share:.0%} of the peak in {precision}, {least}{each}:')
     lines += [_card_line(price, gpu, share) for gpu in cards]
     small = [gpu for gpu in cards if not step.fits(gpu)]
     if helps and small: lines += _helps(price, max(small, key=lambda gpu: gpu.memory))

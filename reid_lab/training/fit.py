@@ -36,7 +36,7 @@ from .logs import Log
 from .lora import adapted, check_lora, lora_targets
 from .options import Execution, precision_of, spelled
 from .settings import claim_settings, code_of_model, refuse_settings, training_settings
-from .speedups import GradCache, blocks, chunked, tuned
+from .speedups import GradCache, blocks, chunked, rounded_products, tuned
 
 # %% ../../nbs/08_training/50_fit.ipynb #dc326cdb
 @dataclass(frozen=True)
@@ -176,7 +176,9 @@ def _steps(job, log, checkpoint):
     "The `Learner` after its last step"
     ends = job.ends
     if ends.prepare and not (checkpoint and checkpoint.can_resume(job.model)): ends.prepare(job.model)
-    with tuned(job.model, **{name: True for name in _TUNED if name in job.execution.switches}):
+    switches = job.execution.switches
+    products = rounded_products() if 'tf32' in switches else nullcontext()
+    with products, tuned(job.model, **{name: True for name in _TUNED if name in switches}):
         learn = _learner(job, log, checkpoint)
         if checkpoint: checkpoint.resume(learn)
         if job.epochs is None: learn.fit(steps=job.steps)
@@ -217,7 +219,8 @@ def check_switches(switches:dict, # From `read_switches`
            text in getattr(strategy, 'refuses', {}).items()}
     if any(isinstance(callback, Average) for callback in callbacks):
         why['ema'] = 'this training averages its weights already'
-    if pick_device(device) == 'cpu': why['fp16'] = 'it needs a GPU; use bf16'
+    if pick_device(device) == 'cpu':
+        why |= dict(fp16='it needs a GPU; use bf16', tf32='it is a number of NVIDIA cards; use bf16')
     if not blocks(model):
         no_blocks = f'{type(model).__name__} has no repeated blocks without BatchNorm'
         why |= dict(checkpointing=no_blocks, compiled=no_blocks)

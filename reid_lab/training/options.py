@@ -36,6 +36,7 @@ class Switch:
 SWITCHES = dict(
     bf16=Switch('bfloat16 arithmetic, float32 weights'),
     fp16=Switch('half precision with a scaled loss, float32 weights; for GPUs without bfloat16'),
+    tf32=Switch('products of matrices in float32 keep 10 bits of their fraction, on NVIDIA cards since Ampere'),
     checkpointing=Switch('activations of repeated blocks are computed again instead of stored'),
     channels_last=Switch('image maps in the order that convolutions prefer'),
     compiled=Switch('repeated blocks by `torch.compile`'),
@@ -114,7 +115,7 @@ OPTIONS = dict(
                     'where training logs go besides log.jsonl: auto, none, or tensorboard, wandb, mlflow with '
                     'commas (default: auto, TensorBoard if it is installed)'),
     speed=Option('NAME[=V],...',
-                 'switches of every training with commas: bf16, fp16, checkpointing, channels_last, '
+                 'switches of every training with commas: bf16, fp16, tf32, checkpointing, channels_last, '
                  'compiled, accumulate=PARTS, gradcache=ROWS, batchnorm=sync, ema=DECAY (default: none)'),
     backend=Option('NAME[:K=V,...]',
                    'where the runs of a sweep go: loky, dask, or slurm, with options such as '

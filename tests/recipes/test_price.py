@@ -65,7 +65,7 @@ def test_every_training_has_a_price_and_the_images_of_the_plan(name):
 def test_processes_share_a_batch_and_switches_are_priced():
     one, two = priced("dart3"), priced("dart3", Execution(processes=2))
     assert two.dearest.step.images*2 == one.dearest.step.images and two.dearest.steps == one.dearest.steps
-    assert two.hours(GPUS["t4"]) < .6*one.hours(GPUS["t4"])
+    assert two.hours(GPUS["t4"], share=1e-5) < .6*one.hours(GPUS["t4"], share=1e-5)     # the card computes all the time
     assert priced("dart3", Execution(speed="bf16")).hours(GPUS["t4"]) is None
     assert "take fp16" in "\n".join(price_lines(priced("dart3", Execution(speed="bf16")), ["t4"]))
 

@@ -52,7 +52,7 @@ def test_features_of_a_control(name): check_same(lambda device: embedded(build(n
 FEATURES = {"none": NoAdapt,
             "norm": CameraNorm,
             "norm, one camera": lambda: CameraNorm(by_camera=False),
-            "lite": lambda: Dart3Lite(lr=1e-2, steps=2, batch_size=4),
+            "lite": lambda: Dart3Lite(lr=1e-4, steps=2, batch_size=4),
             "lite, rescaled": lambda: Dart3Lite(rescale=True)}
 IMAGES = FEATURES | {"tent": Tent,
                      "tent, as released": lambda: Tent(bn_mode="batch", batch_size=4),

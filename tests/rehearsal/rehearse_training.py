@@ -37,7 +37,7 @@ def halves_of_cameras():
 
 @pytest.mark.parametrize("name", IMAGE)
 @pytest.mark.parametrize("settings", [{}, dict(second_order=True, support=.5), dict(virtual=False),
-                                      dict(md_params="theta_prime", statistics="all", inner_lr=.1)], ids=str)
+                                      dict(md_params="theta_prime", statistics="all", inner_lr=.01)], ids=str)
 def test_a_step_of_dmg(name, settings):
     check_same(lambda device: trained(build(name, n_ids=16), device, 2, halves_of_cameras(),
                                       strategy=DMGStep(**settings)))

@@ -48,7 +48,8 @@ def test_a_folder_needs_a_key_made_for_the_same_switches(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("switches, how, why", [("fp16", {}, "needs a GPU"), ("compiled", {}, "no repeated blocks"),
+@pytest.mark.parametrize("switches, how, why", [("fp16", {}, "needs a GPU"), ("tf32", {}, "NVIDIA cards"),
+                                                ("compiled", {}, "no repeated blocks"),
                                                 ("ema=.9", dict(callbacks=[Average()]), "averages its weights already"),
                                                 ("gradcache=4", {}, "name its towers")])
 def test_switches_that_cannot_be_honoured(switches, how, why):
