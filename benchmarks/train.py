@@ -15,8 +15,8 @@ dropout one after the other, and a contrastive loss of parts has fewer candidate
 
 Peak memory counts weights, gradients, optimiser and activations. On a GPU it is what torch has allocated at most.
 On a CPU it is the largest resident memory since the first step began, less what was held before the model was made.
-There take few and small steps, such as `--batch 4 --steps 2 --repeat 1`; fp16 and tf32 need a GPU, and are said to be left
-out.
+There take few and small steps, such as `--batch 4 --steps 2 --repeat 1`; fp16 and tf32 need a GPU, and are said to be
+left out.
 """
 import argparse
 import json
