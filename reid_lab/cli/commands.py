@@ -121,7 +121,7 @@ def _plan(a):
     cards = [find_gpu(name) for name in a.gpu.split(',')] if a.gpu else tuple(GPUS)
     price = price_run(priced_experiment(experiment), p, execution_of(a) or p.execution)
     for line in price_lines(price, cards, .3 if a.share is None else a.share): print(line)
-    return 0
+    return 1 if price.unpriced and not price.trainings else 0
 
 
 def _say_price(a, execution):

@@ -37,10 +37,13 @@ def _literal(text):
 
 def _from_string(value, annotation):
     "A string as its declared type wants it: None, a list, a whole number in scientific notation, options of a run"
-    if not isinstance(value, str): return value
-    text, inner = value.strip(), get_args(annotation)
-    if annotation is Execution: return given_execution(text)
+    inner = get_args(annotation)
     kinds = {annotation, get_origin(annotation), *inner, *map(get_origin, inner)}
+    if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+        raise ValueError('it takes a number, which True and False are not')     # pydantic takes them for 1 and 0
+    if not isinstance(value, str): return value
+    text = value.strip()
+    if annotation is Execution: return given_execution(text)
     means_none = text in ('None', 'none', 'null') or (text == '' and str not in kinds)
     if type(None) in kinds and means_none: return None
     if kinds & {list, tuple, dict}:

@@ -187,3 +187,5 @@ def test_a_plan_of_finetune_and_starts_is_printed(capsys):
     assert main(["run", "finetune", "--plan", "-p", "preset=smoke", "--gpu", "t4"]) == 0
     assert "kept model, at most" in capsys.readouterr().out
     assert main(["run", "attention_maps", "--plan"]) == 2 and "finetune, starts" in capsys.readouterr().err
+    words = ["-p", "preset=smoke", "-p", "lora=4"]      # a network of convolutions has nothing that adapters are for
+    assert main(["run", "finetune", "--plan", *words]) == 1 and "no linear layers" in capsys.readouterr().out
