@@ -22,14 +22,17 @@ from ..core.statistics import resampled_means
 from ..figures.comparisons import paired_differences, score_against_time
 from ..models.weights.seen import is_world
 from ..retrieval.alignment import align
+from ..retrieval.draws import Drawn, Plan, apply_protocol
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.junk import AUTO, Junk, as_junk, junk_words, takes_same_camera
 from ..retrieval.left_out import SideColumns, apply_junk, labelled_side
 from ..retrieval.metrics import IdentityPairs, Scoring, metrics_from_similarity
+from ..retrieval.protocols import Protocol, as_protocol
 from ..retrieval.ranking import rank
 from ..retrieval.scores import Scores, scores_of
 from ..retrieval.shards import Shards
 from ..retrieval.sides import SameImages, one_numbering, same_images, two_sides
+from ..retrieval.tracklets import pool_tracks
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #c61a8737
 if TYPE_CHECKING:
@@ -50,6 +53,18 @@ class ModelFeatures:
     ask_ms:float=np.nan # To embed one question, an image or a sentence
 
 
+def _comparable(protocol, junk):
+    "A protocol by which models can be compared query by query"
+    protocol = as_protocol(protocol)
+    if junk != AUTO:
+        raise ValueError(f'junk={str(junk)!r} and protocol={protocol.name!r} both say what is left out; the protocol has '
+                         f'junk={str(protocol.junk)!r}: give one of the two')
+    if protocol.measure.cmc == 'single':
+        raise ValueError(f'protocol={protocol.name!r} draws a gallery for each query, so that models have no common '
+                         'lists; score each with retrieval_metrics(protocol=...)')
+    return protocol
+
+
 @dataclass(frozen=True)
 class CompareSettings:
     "What counts in a comparison"
@@ -57,9 +72,11 @@ class CompareSettings:
     common:bool=False # Rows that not all models have are left out; else an error
     draws:int=4000 # Of the bootstraps
     seed:int=0 # Of the bootstraps
+    protocol:Protocol | str | None=None # A rule of the field, or its name, in place of `junk`
 
     def __post_init__(self):
         object.__setattr__(self, 'junk', as_junk(self.junk))
+        if self.protocol is not None: object.__setattr__(self, 'protocol', _comparable(self.protocol, self.junk))
         check_choice('common', self.common, (True, False))
         check_whole('draws', self.draws, 100)
         check_whole('seed', self.seed, 0)
@@ -164,6 +181,13 @@ class SharedLabels:
     g_cam:np.ndarray | dict | None
     same:SameImages # Pairs that are one image, by any model's features
     junk:Junk=Junk('cam') # What is left out where there are cameras or columns
+    plan:Plan | None=None # Who asks and what is searched, draw by draw; None: all rows, once
+
+    @property
+    def draws(self) -> tuple[Drawn, ...]:
+        "Rows of each draw"
+        everything = Drawn(np.arange(len(self.q_pid)), np.arange(len(self.g_pid)))
+        return self.plan.draws if self.plan else (everything,)
 
     @property
     def rule(self) -> Junk:
@@ -193,14 +217,20 @@ class SharedLabels:
                             some(self.g_cam, images), SameImages.of_pairs(row, image), self.junk)
 
 
-def _shared_columns(features, junk):
-    "The columns that a rule may read, of each side: each of the first model that has it on both"
+def _columns_to_share(settings):
+    "Columns that a rule reads, beside cameras"
+    if settings.protocol is None: return () if settings.junk == AUTO else settings.junk.columns_and_names
+    return tuple(dict.fromkeys(name for side in ('queries', 'gallery') for name in settings.protocol.columns(side)))
+
+
+def _shared_columns(features, names):
+    "Cameras and columns by name, of each side: each of the first model that has it on both"
     sides = {}, {}
     with_cameras = _labels_of(features, 'cam')
     if with_cameras is not None:
         numbered = one_numbering(with_cameras.q, with_cameras.g, ('cam',))
         for e, of_side in zip(numbered, sides): of_side['cam'] = e.cam
-    for name in () if junk == AUTO else junk.columns_and_names:
+    for name in names:
         if name in ('pid', 'cam'): continue
         both = [[SideColumns(e) for e in (f.q, f.g)] for f in features]
         having = next((columns for columns in both if all(name in side for side in columns)), None)
@@ -220,22 +250,25 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
                          "embed again with them (--folders identity), or give features that have them")
     q, g = one_numbering(source.q, source.g, ('pid',))
     pids = q.pid, g.pid
-    columns = _shared_columns(features, settings.junk)
-    rule = apply_junk(settings.junk, *(labelled_side(pid, of_side) for pid, of_side in zip(pids, columns))).rule
-    if not rule: columns = None, None
+    columns = _shared_columns(features, _columns_to_share(settings))
+    sides = [labelled_side(pid, of_side) for pid, of_side in zip(pids, columns)]
+    plan = settings.protocol and apply_protocol(settings.protocol, *sides)
+    rule = settings.protocol.junk if plan else apply_junk(settings.junk, *sides).rule
+    if not rule and not plan: columns = None, None
     pairs = [same_images(f.q, f.g) for f in features]
     rows = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ('query', 'image')]
     of_q, of_g = columns
-    return SharedLabels(q.pid, g.pid, of_q, of_g, SameImages.of_pairs(*rows), rule)
+    return SharedLabels(q.pid, g.pid, of_q, of_g, SameImages.of_pairs(*rows), rule, plan)
 
 
 def scores_per_query(scores:Scores, # Of queries and gallery
     labels:'SharedLabels', # Of their rows
+    ap:str='step', # Form of AP, see `reid_lab.retrieval.metrics.Scoring`
     ) -> np.ndarray: # (Q,3) `METRICS`, 0..1; NaN where a query has no match
     "Hit, average precision and inverse negative penalty of each query"
     found = metrics_from_similarity(scores, labels.q_pid, labels.g_pid, labels.q_cam, labels.g_cam, per_query=True,
                                     same=labels.same,
-                                    scoring=Scoring(junk=labels.rule))
+                                    scoring=Scoring(junk=labels.rule, ap=ap))
     each = found['per_query']
     hit = np.where(np.isnan(each['AP']), np.nan, each['first'] <= 1)
     return np.stack([hit, each['AP'], each['INP']], axis=1)
@@ -256,6 +289,7 @@ class SetComparison:
     left_out:tuple # (model, queries, images) that not all models have
     fused:tuple = () # See `reid_lab.analysis.fuse`
     junk:Junk = Junk() # What is left out
+    plan:Plan | None = None # Who asks and what is searched; None: all
 
     @property
     def is_world(self) -> bool: return is_world(self.dataset)
@@ -288,6 +322,34 @@ def _differences(scored, pid, settings):
     return tuple(Difference(*name, *map(float, row)) for name, row in zip(names, numbers))
 
 
+def _pooled(features, protocol):
+    "Features of tracks, where a protocol asks for them"
+    pooling = protocol.measure.pooling if protocol else ''
+    if not pooling: return features
+
+    def side(e): return pool_tracks(e.load() if isinstance(e, Shards) else e, pooling)
+
+    return [replace(f, q=side(f.q), g=side(f.g)) for f in features]
+
+
+def _mean_over_draws(f, labels, protocol):
+    "(Q,3) `METRICS` of each query, means over the draws in which it counts; NaN where there is none"
+    ap, total = protocol.measure.ap if protocol else 'step', np.zeros((len(labels.q_pid), len(METRICS)))
+    counted = np.zeros((len(total), 1))
+    for asks, searched in labels.draws:
+        values = scores_per_query(scores_of(f.q[asks], f.g[searched], DISTANCE), labels.of(asks, searched), ap)
+        counts = ~np.isnan(values[:, :1])
+        total[asks] += np.where(counts, values, 0)
+        counted[asks] += counts
+    with np.errstate(invalid='ignore'): return total/np.where(counted, counted, np.nan)
+
+
+def _values_of(f, labels, protocol):
+    "(Q,3) `METRICS` of each query"
+    if protocol is not None: return _mean_over_draws(f, labels, protocol)
+    return scores_per_query(scores_of(f.q, f.g, DISTANCE), labels)
+
+
 def compare_features(features:Sequence[ModelFeatures], # Of several models; the others are compared with the first
     dataset:str='', # As tables show it; empty: as the features note it
     settings:CompareSettings=CompareSettings(), # What counts
@@ -298,9 +360,9 @@ def compare_features(features:Sequence[ModelFeatures], # Of several models; the 
         raise ValueError(f"features are labelled {names}; give at least one model, each with a label of its own")
     each_asks = all(f.q is f.g for f in features)
     for f in features: two_sides(f.q, f.g, ())
-    features, left_out = aligned_features(features, settings)
+    features, left_out = aligned_features(_pooled(features, settings.protocol), settings)
     labels = shared_labels(features, settings)
-    values = [scores_per_query(scores_of(f.q, f.g, DISTANCE), labels) for f in features]
+    values = [_values_of(f, labels, settings.protocol) for f in features]
     counts = ~np.isnan(values[0][:, 0])
     pid, scored = labels.q_pid[counts], []
     for f, of_model in zip(features, values):
@@ -309,9 +371,11 @@ def compare_features(features:Sequence[ModelFeatures], # Of several models; the 
                                   ranking_ms(f.q, f.g)))
     known = [str(f.g.meta.get('data') or '') for f in features]
     name = dataset or next(filter(None, known), 'features')
-    return SetComparison(name, tuple(scored), _differences(scored, pid, settings), pid, len(labels.g_pid),
-                         int((~counts).sum()), len(labels.same), labels.drops_camera, each_asks, left_out,
-                         junk=labels.rule)
+    asked = np.isin(np.arange(len(counts)), labels.plan.queries()) if labels.plan else np.ones(len(counts), bool)
+    n_images = max(len(drawn.gallery) for drawn in labels.draws)
+    return SetComparison(name, tuple(scored), _differences(scored, pid, settings), pid, n_images,
+                         int((asked & ~counts).sum()), len(labels.same), labels.drops_camera, each_asks, left_out,
+                         junk=labels.rule, plan=labels.plan)
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #6dfdf7b9
 def _interval(low, high, form='.1f'):
@@ -388,6 +452,9 @@ def left_out_lines(found:SetComparison, # One dataset
             lines.append(f'{found.dataset}: {more} of {model} are not in all features and were left out.')
     if found.n_skipped:
         lines.append(f"{found.dataset}: {_count(found.n_skipped, 'query', 'queries')} without a match did not count.")
+    for rest in found.plan.left_out().itertuples() if found.plan else ():
+        lines.append(f'{found.dataset}: {rest.rows:,.0f} rows of the {rest.side} take no part in '
+                     f'{found.plan.protocol.name}: {rest.reason}.')
     if found.n_itself and not found.each_asks:
         lines.append(f"{found.dataset}: no image is in its own list ({_count(found.n_itself, 'pair')} of a query and "
                      "itself left out).")
@@ -399,6 +466,9 @@ def _heading(found):
     how = 'each image asks all others; ' if found.each_asks else ''
     camera = 'own camera left out' if found.drops_camera else 'own camera counts'
     if found.junk not in (Junk(), Junk('cam')): camera = f'left out: {junk_words(found.junk)} ({found.junk})'
+    if found.plan:
+        n_draws = len(found.plan.draws)
+        camera = f'protocol {found.plan.protocol.name}' + (f', mean of {n_draws} draws' if n_draws > 1 else '')
     of_people = f"{_count(len(found.pid), 'query', 'queries')} of {_count(found.n_people, 'person', 'people')}"
     return f"{found.dataset}: {of_people} in {_count(found.n_images, 'image')}; {how}{camera}"
 

@@ -24,8 +24,9 @@ from ..data.crops import crops_table
 from ..data.table import SPLITS, ReidTable
 from ..datasets.registry import DATASETS, dataset_key, load_dataset
 from .crops import Embedder, check_model_name, open_embedder, open_features, trained_folders
+from ..retrieval.draws import apply_protocol
 from ..retrieval.embeddings import embed_images, embed_texts, further_columns
-from ..retrieval.junk import AUTO, as_junk
+from ..retrieval.junk import AUTO
 from ..retrieval.left_out import SideColumns, check_columns
 from ..retrieval.shards import in_memory
 from ..retrieval.sides import one_numbering
@@ -285,15 +286,16 @@ def _labels_kept(table):
     return {**labels, **further_columns(table)}
 
 
-def _check_junk(junk, asked, kinds):
+def _check_rule(settings, asked, kinds):
     "Refuse a set without a column of the rule before a model embeds it; features may bring what a set lacks"
-    rule = as_junk(junk)
-    if rule == AUTO or {*kinds} != {'model'}: return
+    if {*kinds} != {'model'}: return
     query = asked.query if isinstance(asked.query, ReidTable) else asked.gallery # captions have what their images have
-    check_columns(rule, *(SideColumns(_labels_kept(table)) for table in (query, asked.gallery)))
+    sides = [_labels_kept(table) for table in (query, asked.gallery)]
+    if settings.protocol is not None: apply_protocol(settings.protocol, *sides)
+    elif settings.junk != AUTO: check_columns(settings.junk, *map(SideColumns, sides))
 
 
-def _of_all(entries, on, junk, sets, embedding):
+def _of_all(entries, on, settings, sets, embedding):
     "Name and features of one dataset after the other, and sentences on how times were measured"
     if isinstance(entries, Mapping): entries = [Entry(label, str(place)) for label, place in entries.items()]
     on = [on] if isinstance(on, (str, Path)) else list(on)
@@ -306,7 +308,7 @@ def _of_all(entries, on, junk, sets, embedding):
     found = []
     for dataset in on or [None]:
         asked = open_set(dataset, sets) if models else None
-        if asked: _check_junk(junk, asked, kinds)
+        if asked: _check_rule(settings, asked, kinds)
         features = []
         for entry, kind in zip(entries, kinds):
             what = f'{entry.label} on {asked.name}' if asked else entry.label
@@ -327,11 +329,14 @@ def compare(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # Texts a
     if features is not None:
         if on: raise ValueError(f"on={on!r}: features in memory are of one set; leave it out")
         datasets, notes = [('', features)], ()
-    else: datasets, notes = _of_all(entries, on, settings.junk, sets, embedding)
+    else: datasets, notes = _of_all(entries, on, settings, sets, embedding)
     found = []
     for name, of_set in datasets:
         if fuse and len(of_set) < 2:
             raise ValueError("fuse=True needs two models at least, and there is one; leave it out")
+        if fuse and settings.protocol is not None:
+            raise ValueError(f"fuse=True chooses its weights by all rows, and protocol={settings.protocol.name!r} by "
+                             "some: leave one of them out")
         result = compare_features(of_set, name, settings)
         if fuse:
             with phase('fusing'): result = replace(result, fused=(fuse_features(of_set, settings),))
@@ -347,7 +352,7 @@ def fuse(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # As for `co
     ) -> Fused: # `scores` for `retrieval_metrics` and `rank`, and the gain
     "Calibrated and weighted scores of several models; choices from one half of the people, gain on the other"
     features = _in_memory(entries)
-    if features is None: [(_, features)], _ = _of_all(entries, [on] if on else [], settings.junk, sets, embedding)
+    if features is None: [(_, features)], _ = _of_all(entries, [on] if on else [], settings, sets, embedding)
     return fuse_features(features, settings)
 
 

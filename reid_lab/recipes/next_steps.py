@@ -23,6 +23,8 @@ from ..datasets.registry import DATASETS
 from .cfan import AERIAL_SETS
 from .finetune import MIN_PEOPLE, camera_rule, people_with_matches
 from .openings import openings
+from ..retrieval.junk import Junk
+from ..retrieval.protocols import PROTOCOLS
 
 # %% ../../nbs/14_recipes/68_next_steps.ipynb #7ad59456
 class Step(NamedTuple):
@@ -85,11 +87,30 @@ def _experiment(name, spec):
     return ('cfam', name) if spec.captions else None
 
 
+def _own_rule(spec):
+    "The first protocol of a set that the usual rule, another camera, would score wrongly; None where there is none"
+    first = PROTOCOLS[spec.protocols[0]] if spec.protocols else None
+    if first is None: return None
+    is_usual = first.junk == Junk('cam') and not first.queries and not first.gallery and first.draw is None
+    return None if is_usual else first
+
+
+def _steps_by_rule(name, root, protocol):
+    "What to run on a set with a rule of its own"
+    words = ['compare', 'bot_tiny', 'agw_tiny', '--on', name]
+    if root: words += ['--root', root]
+    what = f'zero-shot by its own rule {protocol.name}, two weights of the package, which know rendered people only'
+    return [Step(what, _command(*words, '--protocol', protocol.name)),
+            Step('what its protocols ask, search and leave out', _command('list', 'protocols', protocol.name))]
+
+
 def dataset_steps(name:str, # Key of `DATASETS`
     root:Path | str | None=None, # As the doctor was given it
     weights:str='', # File of a trained tower; empty: what is in torch's cache
     ) -> list[Step]: # Empty where nothing of it can be searched
     "What to run on a dataset that is in order"
+    protocol = _own_rule(DATASETS[name])
+    if protocol is not None: return _steps_by_rule(name, root, protocol)
     found = None if name == 'world' else _experiment(name, DATASETS[name])
     if found is None: return []
     experiment, dataset = found

@@ -14,6 +14,7 @@ from reid_lab.analysis.compare import (
     latency_figure,
 )
 from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.retrieval.shards import Shards, write_shards
 
 
@@ -104,3 +105,58 @@ def test_the_text_fits_a_terminal_and_the_world_is_named(three):
     table = got.table()
     assert table.shape == (6, 8) and table["mAP - A"].tolist()[0] == "" and "World" in table.attrs["footnote"]
     assert [ax.get_title() for ax in latency_figure(got).axes] == ["world quick reid seed 3", "market1501"]
+
+
+# --- protocols --------------------------------------------------------------------------------------------------------
+
+def modal(label, noise, seed, n=240):
+    "Visible images under cameras 1 to 6, of which 3 and 6 are infrared, as both sides"
+    rng = np.random.default_rng(seed)
+    pid, cam = np.arange(n) % 20, np.random.default_rng(7).integers(1, 7, n)
+    emb = np.random.default_rng(8).normal(size=(20, 8))[pid] + noise*rng.normal(size=(n, 8))
+    columns = dict(modality=np.where(np.isin(cam, (3, 6)), "infrared", "visible"))
+    sides = []
+    for side in "qg":
+        path = [f"{side}{i:04d}.jpg" for i in range(n)]
+        sides.append(Embeddings(emb.astype("f4"), pid, cam, path, columns=dict(columns)))
+    return ModelFeatures(label, *sides)
+
+
+@pytest.mark.parametrize("protocol", ["sysu.all", "sysu.indoor-10", "regdb.t2v", "prcc.single-changed", "prcc.all-same",
+                                      "veri.trapezoid", "market"])
+def test_scores_by_a_protocol_are_those_of_the_metrics(protocol):
+    both = [modal("A", 1., 0), modal("B", 1.3, 1)]
+    if protocol.startswith("prcc"): both = [of_cameras_from_0(f) for f in both]
+    found = compare_features(both, "demo", CompareSettings(draws=100, protocol=protocol))
+    for f, scored in zip(both, found.scored):
+        want = retrieval_metrics(f.q, f.g, protocol=protocol)
+        assert scored.intervals.mean == pytest.approx([want["R1"], want["mAP"], want["mINP"]], abs=1e-3)
+        assert len(scored.values) == want["n_query"]
+    assert f"protocol {protocol}" in comparison_text(Comparison((found,)))
+
+
+def of_cameras_from_0(f):
+    "The same with three cameras, 0 to 2"
+    sides = [Embeddings(e.emb, e.pid, e.cam % 3, e.path, columns=e.columns) for e in (f.q, f.g)]
+    return ModelFeatures(f.label, *sides)
+
+
+@pytest.mark.parametrize("settings, says", [
+    (dict(junk="cam", protocol="sysu.all"), "give one of the two"), (dict(protocol="cuhk03.single"), "no common lists"),
+    (dict(protocol="sysu.al"), "sysu.all")])
+def test_protocols_that_cannot_be_compared_are_refused(settings, says):
+    with pytest.raises(ValueError, match=says): CompareSettings(**settings)
+
+
+def test_a_protocol_names_the_column_that_features_lack(three):
+    with pytest.raises(ValueError, match="needs the column 'modality'"):
+        compare_features(three, "demo", CompareSettings(protocol="sysu.all"))
+
+
+def test_tracks_are_pooled_before_they_are_compared():
+    both = [modal("A", 1., 0), modal("B", 1.3, 1)]
+    for f in both:
+        for first, e in enumerate((f.q, f.g)): e.columns["track"] = 1000*first + 20*e.cam + e.pid
+    found = compare_features(both, "demo", CompareSettings(draws=100, protocol="mars.torchreid"))
+    want = retrieval_metrics(both[1].q, both[1].g, protocol="mars.torchreid")
+    assert found.scored[1].intervals.mean[1] == pytest.approx(want["mAP"], abs=1e-3)

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.layouts import small
 from PIL import Image
 
 from reid_lab.cli.commands import main, parser
@@ -96,14 +97,11 @@ def test_the_doctor_of_a_dataset_ends_in_runs_that_pass_their_checks(market, tmp
 
 
 NOT_SEARCHED = ("world", "mals", "cuhk02", "cuhk-sysu")
-OWN_CAMERAS_UNKNOWN = ("celeb-reid", "celeb-reid-light", "occluded-reid")   # experiments ask for cameras
+OWN_RULE = ("prcc", "ltcc", "celeb-reid", "celeb-reid-light", "occluded-reid", "p-dukemtmc-reid", "sysu-mm01", "regdb",
+            "llcm", "ag-reid", "ag-reid-v2")   # experiments score by cameras
 
 
-def test_sets_that_no_experiment_takes_have_no_steps():
-    for name in OWN_CAMERAS_UNKNOWN: assert dataset_steps(name) == [] and not DATASETS[name].cameras
-
-
-@pytest.mark.parametrize("name", [n for n in DATASETS if n not in NOT_SEARCHED + OWN_CAMERAS_UNKNOWN])
+@pytest.mark.parametrize("name", [n for n in DATASETS if n not in NOT_SEARCHED + OWN_RULE])
 def test_steps_of_every_dataset_are_parsed(name, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     steps = dataset_steps(name, tmp_path/"a folder")
@@ -111,6 +109,15 @@ def test_steps_of_every_dataset_are_parsed(name, tmp_path, monkeypatch):
     for step in steps:
         experiment, given = run_parameters(shlex.split(step.command)[1:])
         assert set(given) <= set(experiments()[experiment].parameters) and given["data_root"].endswith("a folder")
+
+
+@pytest.mark.parametrize("name", OWN_RULE)
+def test_sets_with_a_rule_of_their_own_are_scored_by_it(name, tmp_path, capsys):
+    export_world(small(name), name, tmp_path/DATASETS[name].folder)
+    protocol = DATASETS[name].protocols[0]
+    for step in dataset_steps(name, tmp_path):
+        assert main(shlex.split(step.command)[1:]) == 0
+        assert protocol in capsys.readouterr().out
 
 
 def test_a_tower_in_the_cache_is_found(tmp_path, monkeypatch):
