@@ -57,8 +57,8 @@ def _comparable(protocol, junk):
     "A protocol by which models can be compared query by query"
     protocol = as_protocol(protocol)
     if junk != AUTO:
-        raise ValueError(f'junk={str(junk)!r} and protocol={protocol.name!r} both say what is left out; the protocol has '
-                         f'junk={str(protocol.junk)!r}: give one of the two')
+        raise ValueError(f'junk={str(junk)!r} and protocol={protocol.name!r} both say what is left out; the protocol '
+                         f'has junk={str(protocol.junk)!r}: give one of the two')
     if protocol.measure.cmc == 'single':
         raise ValueError(f'protocol={protocol.name!r} draws a gallery for each query, so that models have no common '
                          'lists; score each with retrieval_metrics(protocol=...)')

@@ -35,7 +35,8 @@ def test_values_from_a_command_line(given, want):
 @pytest.mark.parametrize("given, message", [
     (dict(prest="smoke"), "Did you mean 'preset'"), (dict(preset="full"), "preset='full'"),
     (dict(steps="many"), "steps='many'"), (dict(steps=1.5), "steps=1.5"), (dict(lr=None), "lr=None"),
-    (dict(ks="1,x"), "ks.1='x'"), (dict(amp="maybe"), "amp='maybe'"), (dict(steps=True), "steps=True: it takes a number"),
+    (dict(ks="1,x"), "ks.1='x'"), (dict(amp="maybe"), "amp='maybe'"),
+    (dict(steps=True), "steps=True: it takes a number"),
     (dict(k=False), "k=False: it takes a number"), (dict(lr=True), "lr=True: it takes a number")])
 
 
