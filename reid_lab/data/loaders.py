@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['shuffle_order', 'pk_order', 'FreeOrder', 'tokenize', 'sensible_workers', 'Loading', 'Share', 'Batches',
-           'explained_workers', 'masked_words', 'masked_singly']
+           'clothes_numbers', 'explained_workers', 'masked_words', 'masked_singly']
 
 # %% ../../nbs/01_data/50_loaders.ipynb #462ee47a
 import copy
@@ -226,6 +226,7 @@ class Batches:
         self.captions, self.path = f.captions.tolist(), f.path.to_numpy()
         self.pid, self.cam = f.pid.to_numpy(np.int64), f.cam.to_numpy(np.int64)
         self.label = np.unique(self.pid, return_inverse=True)[1]
+        self._numbers = _numbers_of_columns(f)
         self._set_samples()
         self.n_ids = int(self.label.max()) + 1
         if part.rank == 0:
@@ -251,6 +252,24 @@ class Batches:
         return self.n_batches(0)
 
 # %% ../../nbs/01_data/50_loaders.ipynb #70d34967
+def clothes_numbers(frame:pd.DataFrame, # Rows of a `ReidTable` with a column `clothes`
+    ) -> np.ndarray: # (N,) from 0 in the order of persons; -1: not known
+    "The clothes of each row as a number; clothes of two persons are two, also where a dataset counts them by person"
+    worn = pd.factorize(frame['clothes'], sort=True)[0].astype(np.int64)    # missing: -1
+    pairs = frame['pid'].to_numpy(np.int64)*(worn.max(initial=0) + 1) + worn
+    numbers = np.full(len(frame), -1, np.int64)
+    numbers[worn >= 0] = np.unique(pairs[worn >= 0], return_inverse=True)[1]
+    return numbers
+
+
+def _numbers_of_columns(frame): # name -> (N,) int64
+    "What losses may read of a table's own columns"
+    numbers = {}
+    if 'clothes' in frame: numbers['clothes'] = clothes_numbers(frame)
+    if 'modality' in frame: numbers['modality'] = pd.factorize(frame['modality'], sort=True)[0].astype(np.int64)
+    return numbers
+
+
 @patch
 def _set_samples(self:Batches):
     "What one sample is: its row and, if captions are samples, the number of its caption; after checks of the data"
@@ -352,7 +371,8 @@ def n_batches(self:Batches, e:int, # Epoch
 @patch
 def batch(self:Batches, e:int, # Epoch
     i:int, # Number in the epoch
-    ) -> dict: # img (B,3,H,W) in [0,1], pid, label, cam, index (B,), path, caption, tokens (B,L)
+    ) -> dict: # img (B,3,H,W) in [0,1], pid, label, cam, index (B,), path, caption, tokens (B,L);
+                # clothes and modality (B,) of tables that have these columns
     "Batch `i` of epoch `e`"
     samples, own = self.order(e)[i], self.part.rows
     if self.part.draws == 'own': return self._drawn(samples[own], (e, i, self.part.rank))
@@ -370,6 +390,7 @@ def _drawn(self:Batches, samples, names, read=slice(None)):
                index=torch.from_numpy(rows.astype(np.int64)))
     out |= dict(pid=torch.from_numpy(self.pid[rows]), label=torch.from_numpy(self.label[rows]),
                 cam=torch.from_numpy(self.cam[rows]), caption=self._captions_of(samples, rng))
+    out |= {name: torch.from_numpy(numbers[rows]) for name, numbers in self._numbers.items()}
     if self.tokenizer is not None: out['tokens'] = tokenize(self.tokenizer, out['caption'])
     for extra in self.extras: extra(out, rng)
     return out

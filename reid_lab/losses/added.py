@@ -20,7 +20,7 @@ from ..core.basics import check_choice
 from ..core.distributed import gathered, own_rows
 from ..core.own_code import code_sum
 from ..core.plugins import Registry
-from . import image, text
+from . import image, modality, text
 
 # %% ../../nbs/02_losses/51_added.ipynb #1fd24fd9
 FEATURES = dict( # What the parameters of a loss may be called; features are those of the whole batch
@@ -30,10 +30,13 @@ FEATURES = dict( # What the parameters of a loss may be called; features are tho
     pid='(B,) identities',
     label='(B,) identities, numbered from 0',
     cam='(B,) cameras',
+    clothes='(B,) clothes, numbered from 0, each of one person; of tables with a column `clothes`',
+    modality='(B,) modalities, numbered from 0; of tables with a column `modality`',
     rows='rows of this process, where several train together')
 
 LOSSES = Registry('loss', dict(itc=text.itc, sdm=text.sdm, triplet=image.triplet, circle=image.circle,
-                                weighted_triplet=image.weighted_triplet)) # By name, each with the module it is from
+                                weighted_triplet=image.weighted_triplet,
+                                hetero_center=modality.hetero_center)) # By name, each with the module it is from
 
 
 def _parameters(function):
@@ -212,11 +215,20 @@ def added_losses(given:str | Mapping | Iterable[AddedLoss]=(), # `2*triplet(marg
     return tuple(losses)
 
 # %% ../../nbs/02_losses/51_added.ipynb #76c60319
+_OF_COLUMNS = dict( # what a batch has if its table has such a column -> option of a World that has it
+    clothes='outfits=2',
+    modality='infrared=1')
+
+
 def _value(loss, features):
     "A loss of features, unweighted"
     parameters = _parameters(loss.function)
     missing = [name for name in parameters if name in FEATURES and name not in features
                and parameters[name].default is inspect.Parameter.empty]
+    columns = [name for name in missing if name in _OF_COLUMNS]
+    if columns:
+        raise ValueError(f"loss {loss.name!r} needs {', '.join(columns)}, and the table has no such column; "
+                         f"train on one that has it, such as the World with {_OF_COLUMNS[columns[0]]}")
     if missing:
         raise ValueError(f"loss {loss.name!r} needs {', '.join(missing)}, and this model and its batches have "
                          f"{', '.join(features)}; give it a default, or take another model")
@@ -236,7 +248,8 @@ def with_added_losses(model:torch.nn.Module, # With a tuple of `AddedLoss` in `a
     "Add further losses to the outputs of a model"
     losses = getattr(model, 'added_losses', ())
     if not losses: return out
-    labels = {name: batch[name] for name in ('pid', 'label', 'cam') if batch.get(name) is not None}
+    names = ('pid', 'label', 'cam', *_OF_COLUMNS)
+    labels = {name: batch[name] for name in names if batch.get(name) is not None}
     named = {name: gathered(values) for name, values in {**features, **labels}.items()}
     if 'img' in named: named.setdefault('emb', named['img'])    # what losses of images see of a model for captions
     named['rows'] = own_rows()

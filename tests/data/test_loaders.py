@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.augment import AUGMENT
-from reid_lab.data.loaders import Batches, FreeOrder, Loading, Share, pk_order, shuffle_order
+from reid_lab.data.loaders import Batches, FreeOrder, Loading, Share, clothes_numbers, pk_order, shuffle_order
 from reid_lab.data.table import ReidTable
 
 STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}
@@ -46,6 +46,21 @@ def test_pk_batches(sizes, k, seed):
     for rows in batches:
         ids, counts = np.unique(pid[rows], return_counts=True)
         assert len(ids) == P and (counts == k).all()
+
+
+def test_clothes_and_modalities_come_as_numbers():
+    "Clothes that a dataset counts by person are told apart, and what is not known is -1"
+    t = table(8, 4)
+    assert not {"clothes", "modality"} & {*Batches(t, 4).batch(0, 0)}
+    t.frame["clothes"] = ["2", "2", "1", None, "2", "7", "7", "7"]
+    t.frame["modality"] = ["infrared", "visible"]*4
+    by_hand = [1, 1, 0, -1, 2, 3, 3, 3]
+    assert clothes_numbers(t.frame).tolist() == by_hand
+    b = Batches(t, 8).batch(0, 0)
+    assert [by_hand[i] for i in b["index"]] == b["clothes"].tolist()
+    assert b["modality"].tolist() == [i % 2 for i in b["index"].tolist()]
+    part = Batches(t, 4, part=Share(1, 2)).batch(0, 0)
+    assert part["clothes"].tolist() == b["clothes"].tolist()[1::2]
 
 
 def test_shuffle_drops_the_rest():

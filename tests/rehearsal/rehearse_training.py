@@ -7,7 +7,7 @@ from rehearsal.both import DEVICE, SIZE, Samples, build, check_same, differences
 
 from reid_lab.data.loaders import Batches, Loading
 from reid_lab.datasets.image_sets import tiny_table
-from reid_lab.losses import fuzzy, image, text
+from reid_lab.losses import fuzzy, image, modality, text
 from reid_lab.losses.added import add_losses, added_losses
 from reid_lab.losses.basics import terms
 from reid_lab.meta.camera_batchnorm import CBNStep, with_camera_batchnorm
@@ -198,6 +198,7 @@ LOSSES = {
     "center": lambda x: image.center(x["emb"], x["pid"], x["centers"]),
     "circle": lambda x: image.circle(x["emb"], x["pid"]),
     "supcon": lambda x: image.supcon(x["emb"], x["other"], x["pid"]),
+    "hetero_center": lambda x: modality.hetero_center(x["emb"], x["pid"], torch.arange(8, device=x["pid"].device) % 2),
     "meta_discrimination": lambda x: image.meta_discrimination(x["emb"], x["pid"], x["other"], x["pid"]),
     "itc": lambda x: text.itc(x["emb"], x["other"]),
     "itc of identities": lambda x: text.itc(x["emb"], x["other"], x["pid"]),
