@@ -120,6 +120,31 @@ def _crops_of(a):
         raise _with_remedy(e, 'replace the files, or give --skip-bad to leave them out') from None
 
 
+def _there_are(values):
+    "Values and how many rows have each, for messages"
+    return ', '.join(f'{value} ({n})' for value, n in values.value_counts().items())
+
+
+def _chosen_rows(a, table):
+    "The rows of `--split` and `--role`; an error where there is none, or where nothing says which they are"
+    if a.split:
+        rows = (table['split'] == a.split).to_numpy()
+        if not rows.any():
+            raise ValueError(f"--split {a.split}: no image is of that split; there are {_there_are(table['split'])}. "
+                             'A manifest says it in a column split; else leave --split out')
+        table = table.take(rows)
+    if a.role:
+        if (table['role'] == 'both').all():
+            raise ValueError(f'--role {a.role}: nothing says which images ask and which are searched; a manifest says '
+                             'it in a column role (query, gallery, both, none). Leave --role out, or give the folder '
+                             'of one side')
+        rows = table['role'].isin([a.role, 'both']).to_numpy()
+        if not rows.any():
+            raise ValueError(f"--role {a.role}: no image has this role, or both; there are {_there_are(table['role'])}")
+        table = table.take(rows)
+    return table
+
+
 def _write_features(a, table, embedder):
     "Embed captions or images, into the kind of file that the options name"
     from reid_lab.recipes.crops import CropOptions, crops_to_shards, embed_captions, embed_crops
@@ -159,7 +184,7 @@ def _embed(a:argparse.Namespace, # Arguments of the command
         except ValueError as e:
             _propose_models(e, a)
             raise
-        table = _crops_of(a)
+        table = _chosen_rows(a, _crops_of(a))
         _check_captions(a, table)
         features = _write_features(a, table, embedder)
     _report_unreadable(table, features)
@@ -252,6 +277,11 @@ def _add_embed(command):
     c.add_argument('--root', help='manifest: where paths start (default: its folder)')
     c.add_argument('--column', type=pair, action='append', metavar='OURS=THEIRS',
                    help='manifest: such as path=file')
+    c.add_argument('--split', choices=('train', 'val', 'test'),
+                   help='only the images of one split, by the column split of a manifest')
+    c.add_argument('--role', choices=('query', 'gallery'),
+                   help='only the images that ask, or that are searched, by the column role of a manifest; without it '
+                   'features hold all and keep their roles, by which `metrics --protocol` parts them')
     c.add_argument('--captions', action='store_true',
                    help='embed the captions of a manifest (column caption), '
                    'such as to calibrate a threshold for sentences')

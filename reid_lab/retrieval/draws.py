@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ..core.basics import check_whole
+from ..core.basics import check_choice, check_whole, warn_caller
+from ..data.table import ROLES
 from .embeddings import Embeddings
 from .junk import Junk
 from .left_out import MissingColumn, SideColumns, named_column
@@ -30,6 +31,9 @@ class _Rest(NamedTuple):
     rows:float # A mean where draws differ
 
 
+_ROLE_OF = dict(queries='query', gallery='gallery') # Side -> role of its rows, as `both` is
+
+
 def _check_side(protocol, side, columns):
     "An error for a column that a side lacks"
     lack = dict(queries='the queries lack', gallery='the gallery lacks')[side]
@@ -39,6 +43,45 @@ def _check_side(protocol, side, columns):
         raise MissingColumn(f'protocol={protocol.name!r} needs the column {name!r}, which {lack}; there are {there}',
                             'Give it with the features (cam=..., path=..., or columns={...}), or score by a rule '
                             "alone, such as junk='cam'")
+
+
+_TRUE, _FALSE = ('1', 'true', 'yes'), ('0', 'false', 'no')
+
+
+def _true_or_false(texts):
+    "Texts of a column whose condition is True or False as '1' and '0'; a level is true above 0, others are unknown"
+    def one(text):
+        if text.lower() in _TRUE: return '1'
+        if text.lower() in _FALSE: return '0'
+        try: level = float(text)
+        except ValueError: return ''
+        return '' if np.isnan(level) or level < 0 else str(int(level > 0))
+
+    known = {text: one(text) for text in pd.unique(texts)}
+    return np.array([known[text] for text in texts], object)
+
+
+def _by_role(side, columns):
+    "Mask of the rows whose role lets them ask, or be searched; a row without a role may do both"
+    role = np.asarray(columns['role']).astype(str) # as it is: `none` is a role
+    for found in pd.unique(role):
+        if found: check_choice('role', str(found), ROLES, 'These are the values of the column role.')
+    return np.isin(role, [_ROLE_OF[side], 'both', ''])
+
+
+def _check_numbering(protocol, columns, side):
+    "An error for cameras that are numbered from 0, where the protocol names them as the dataset does, from 1"
+    named = {*protocol.queries.values('cam'), *protocol.gallery.values('cam')}
+    for column, *values in protocol.junk.pairs:
+        if column == 'cam': named.update(values)
+    if not named or 'cam' not in columns or 'cam_name' in columns or '0' in named: return
+    there = [name for name in pd.unique(named_column(columns, 'cam')) if name]
+    if all(name.isdigit() for name in named): wrong = '0' in there and 'are numbered from 0'
+    else: wrong = any(name.isdigit() for name in there) and 'are numbers'
+    if not wrong: return
+    raise ValueError(f"protocol={protocol.name!r} names cameras as the dataset does ({', '.join(sorted(named))}), and "
+                     f"those of the {side} {wrong}: column 'cam' has {', '.join(sorted(there)[:8])}. Give the names of "
+                     "the dataset in a column 'cam_name' beside them; its loader (`load_dataset`) does so")
 
 
 def _changing_people(column, sides):
@@ -54,11 +97,17 @@ def _chosen(protocol, side, sides):
     "Positions of the rows of a side that meet the conditions, and why the others do not"
     rows, columns = dict(queries=protocol.queries, gallery=protocol.gallery)[side], sides[side]
     keep, rest = np.ones(len(columns['pid']), bool), []
+    if side in protocol.by_role and 'role' in columns:
+        keep = _by_role(side, columns)
+        rest.append(_Rest(side, f"role is not {_ROLE_OF[side]} or both", int((~keep).sum())))
+        if not keep.any(): raise _nobody_left(protocol, side, 'role', (_ROLE_OF[side], 'both'), columns['role'])
     for name, values in rows.conditions:
-        meets = np.isin(named_column(columns, name).astype(str), values)
+        if name in rows.yes_or_no: found = _true_or_false(np.asarray(columns[name]).astype(str))
+        else: found = named_column(columns, name)
+        meets = np.isin(found.astype(str), values)
         rest.append(_Rest(side, f"{name} is not {' or '.join(values)}", int((keep & ~meets).sum())))
         keep &= meets
-        if not keep.any(): raise _nobody_left(protocol, side, name, values, columns)
+        if not keep.any(): raise _nobody_left(protocol, side, name, values, found)
     if rows.changing:
         people = _changing_people(rows.changing, sides.values())
         meets = np.isin(named_column(columns, 'pid').astype(str), list(people))
@@ -67,12 +116,13 @@ def _chosen(protocol, side, sides):
     return np.flatnonzero(keep), rest
 
 
-def _nobody_left(protocol, side, name, values, columns):
-    there = pd.Series(named_column(columns, name)).value_counts()
+def _nobody_left(protocol, side, name, values, found):
+    there = pd.Series(found).value_counts()
     some = ', '.join(f"{value or 'unknown'} ({n})" for value, n in there.items())
-    wanted = ' or '.join(values)
+    wanted, remedy = ' or '.join(values), 'with values written as the protocol has them'
+    if name == 'role': remedy = 'or those of each side without the column role'
     return ValueError(f'protocol={protocol.name!r}: no row of the {side} has {name} {wanted}; there are {some}. Give '
-                      'the rows of the whole test split, with values written as the protocol has them')
+                      f'the rows of the whole test split, {remedy}')
 
 # %% ../../nbs/06_retrieval/37_draws.ipynb #ced5a882
 def _place(names, listed):
@@ -92,6 +142,7 @@ def _groups(protocol, columns, rows):
     names = [named_column(columns, name)[rows] for name in draw.per]
     known = np.all([name != '' for name in names], axis=0)
     rows, names = rows[known], [name[known] for name in names]
+    if not len(rows): return []
     keys = [_place(name, conditions.values(column)) for name, column in zip(names, draw.per)]
     files = np.asarray(columns[draw.order])[rows].astype(str)
     order = np.lexsort([files, *reversed(keys)])
@@ -147,6 +198,24 @@ class Plan:
         return pd.DataFrame([found for found in self.rest if found.rows], columns=_Rest._fields)
 
 
+def _are_same_rows(q, g):
+    "Whether both sides are the same rows, by the set that they are taken from or by their paths"
+    if len(q['pid']) != len(g['pid']): return False
+    if isinstance(q.side, Embeddings) and isinstance(g.side, Embeddings) and q.side.source == g.side.source:
+        every = np.arange(len(q['pid']))
+        return np.array_equal(*(every if side.side.rows is None else side.side.rows for side in (q, g)))
+    if 'path' in q and 'path' in g: return np.array_equal(np.asarray(q['path']), np.asarray(g['path']))
+    return q.side is g.side
+
+
+def _warn_without_roles(protocol, sides):
+    "A warning where the same rows are queries and gallery, and nothing says which of them ask"
+    if not protocol.needs_roles or 'role' in sides['queries'] or not _are_same_rows(*sides.values()): return
+    warn_caller(f"protocol={protocol.name!r}: queries and gallery are the same rows and have no column 'role', so that "
+                'all of them ask, those that the dataset keeps for the gallery too. Give the queries alone for their '
+                "side (`reid_lab embed --role query`), or features with the column 'role' (query, gallery, both, none)")
+
+
 def _check_identities(protocol, sides):
     "Refuse a name of a row, such as the number of its track, that stands for other people on the other side"
     name = protocol.identity_column
@@ -198,7 +267,10 @@ def apply_protocol(protocol:Protocol | str, # A record, or its name
     "Which rows ask and which are searched, in each draw"
     protocol = as_protocol(protocol)
     sides = dict(queries=SideColumns(q), gallery=SideColumns(g))
-    for side, columns in sides.items(): _check_side(protocol, side, columns)
+    for side, columns in sides.items():
+        _check_side(protocol, side, columns)
+        _check_numbering(protocol, columns, side)
+    _warn_without_roles(protocol, sides)
     if protocol.identity_column: _check_identities(protocol, sides)
     queries, rest_of_queries = _chosen(protocol, 'queries', sides)
     gallery, rest_of_gallery = _chosen(protocol, 'gallery', sides)

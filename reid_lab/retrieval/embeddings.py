@@ -258,6 +258,12 @@ def where(self:Embeddings, **conditions:object, # Column = value, several values
     return self[keep]
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f45ece6f
+def _with_all_roles(parts):
+    "The parts, with roles in each where one has them: without a word an image may ask and be searched"
+    if not any('role' in part.columns for part in parts): return parts
+    return [part if 'role' in part.columns else part.assign(role=np.full(len(part), 'both')) for part in parts]
+
+
 def _check_tracklets(parts):
     "An error where parts of two folders have tracklets of one name: pooling would join them"
     roots = {}      # tracklet -> folder of its frames
@@ -279,6 +285,7 @@ def concat(cls:Embeddings, parts:Iterable[Embeddings], # Embeddings of one dimen
     for i, p in enumerate(parts):
         if not isinstance(p, Embeddings): raise TypeError(f"parts[{i}] is {type(p).__name__}, not Embeddings")
     _check_tracklets(parts)
+    parts = _with_all_roles(parts)
     first, names = parts[0], [tuple(p.table().columns) for p in parts]
     for i, p in enumerate(parts):
         if p.dim != first.dim:
@@ -875,6 +882,8 @@ def further_columns(table:'ReidTable', # Of images
     "What goes into the features of images beside ids and paths"
     f = table.frame
     out = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
+    # where every image may ask and be searched the roles say nothing
+    if 'role' in f and (f.role != 'both').any(): out['role'] = f.role.to_numpy(str)
     chosen = getattr(table, 'further', ()) if columns is None else as_list(columns)
     known = [c for c in f if c not in (*FIELDS, *out, 'captions', 'attrs', 'split', 'role', 'pid_name', 'cam_name')]
     for c in () if columns is None else chosen: check_choice('columns', c, known)

@@ -3,6 +3,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -239,3 +240,38 @@ def test_a_protocol_is_listed_as_a_methods_section(capsys):
     text = capsys.readouterr().out
     for part in ("71 gallery", "one image for each person, drawn 10 times", "their mAP cannot be compared"):
         assert part in text
+
+
+@pytest.fixture(scope="module")
+def split_with_roles(tmp_path_factory):
+    "A manifest of a training and a test split, whose test rows have roles"
+    root, rng, rows = tmp_path_factory.mktemp("roles"), np.random.default_rng(0), []
+    for i in range(20):
+        Image.fromarray(rng.integers(0, 255, (32, 16, 3), np.uint8)).save(root/f"{i}.png")
+        role = "both" if i < 6 else ("query" if i % 3 == 0 else "gallery")
+        rows.append(dict(path=f"{i}.png", pid=i % 3, cam=i % 2, split="train" if i < 6 else "test", role=role))
+    pd.DataFrame(rows).to_csv(root/"m.csv", index=False)
+    return root
+
+
+def test_embedded_roles_part_a_test_split_under_a_protocol(split_with_roles, capsys):
+    root = split_with_roles
+    for out, more in (("whole", ()), ("q", ("--role", "query")), ("g", ("--role", "gallery"))):
+        words = ["embed", str(root/"m.csv"), "--model", "bot_tiny", "--out", str(root/out), "--split", "test", *more]
+        assert main(words) == 0
+    assert [len(Embeddings.load(root/name)) for name in ("whole", "q", "g")] == [14, 5, 9]
+    capsys.readouterr()
+    found = []
+    for files in (("whole", "whole"), ("q", "g")):
+        assert main(["metrics", *(str(root/name) for name in files), "--protocol", "market", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    for name in ("R1", "mAP", "n_query", "n_gallery"): assert found[0][name] == pytest.approx(found[1][name])
+    assert found[0]["n_query"] + found[0]["n_skipped"] == 5
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--split", "val"], "--split val: no image is of that split; there are test (14), train (6)"),
+    (["--split", "train", "--role", "query"], "--role query: nothing says which images ask")])
+def test_splits_and_roles_that_are_not_there_are_refused(split_with_roles, words, says, capsys):
+    given = ["embed", str(split_with_roles/"m.csv"), "--model", "bot_tiny", "--out", str(split_with_roles/"no"), *words]
+    assert main(given) == 2 and says in capsys.readouterr().err

@@ -20,7 +20,7 @@ from reid_lab.retrieval.shards import Shards, write_shards
 MODALITIES = ("visible", "infrared", "colour pencil", "sketch", "text")
 
 
-def some_table(seed, n=48):
+def some_table(seed, n=72):
     "Rows with every column that a protocol reads, few values each"
     rng = np.random.default_rng(seed)
 
@@ -29,6 +29,7 @@ def some_table(seed, n=48):
     f = pd.DataFrame(dict(pid=rng.integers(-1, 5, n), cam=rng.integers(1, 7, n), clothes=rng.integers(-1, 3, n),
                           modality=of(MODALITIES[:2]), view=of(["ground", "aerial"]), first_digit=rng.integers(1, 4, n),
                           video=rng.integers(0, 4, n), date=of(["monday", "tuesday"]), track=rng.permutation(n)))
+    f["role"], f["occluded"] = rng.choice(["query", "gallery", "both", "none"], n, p=(.3, .3, .35, .05)), of([0., .25, .6])
     for exp in (1, 2, 4, 5): f[f"exp{exp}"] = rng.random(n) < .7
     for trial in range(1, 11): f[f"draw{trial}"] = 0
     f["path"] = [f"{number:03}.jpg" for number in rng.permutation(n)]
@@ -54,9 +55,10 @@ def is_junk(rule, q, g):
     return any(str(q[c]) == a and str(g[c]) == b for c, a, b in rule.pairs)
 
 
-def meets(rows, row, both):
+def meets(rows, row, both, roles):
     names = {c: row[f"{c}_name"] if f"{c}_name" in row else row[c] for c, _ in rows.conditions}
-    ok = all((str(int(v)) if isinstance(v, (bool, np.bool_)) else str(v)) in dict(rows.conditions)[c]
+    if "occluded" in names: names["occluded"] = names["occluded"] > 0
+    ok = row["role"] in roles and all((str(int(v)) if isinstance(v, (bool, np.bool_)) else str(v)) in dict(rows.conditions)[c]
              for c, v in names.items())
     if rows.changing:
         own = both[(both.pid == row["pid"]) & (both[rows.changing] != -1)]
@@ -67,8 +69,10 @@ def meets(rows, row, both):
 def naive_draws(protocol, q, g):
     "Rows of each draw, by the text of the protocol"
     both = pd.concat([q, g])
-    asks = [i for i, row in enumerate(q.to_dict("records")) if meets(protocol.queries, row, both)]
-    searched = [j for j, row in enumerate(g.to_dict("records")) if meets(protocol.gallery, row, both)]
+    may_ask, is_searched = ({role, "both"} if side in protocol.by_role else {"query", "gallery", "both", "none"}
+                            for side, role in (("queries", "query"), ("gallery", "gallery")))
+    asks = [i for i, row in enumerate(q.to_dict("records")) if meets(protocol.queries, row, both, may_ask)]
+    searched = [j for j, row in enumerate(g.to_dict("records")) if meets(protocol.gallery, row, both, is_searched)]
     if protocol.without_queries:
         column = "track" if protocol.measure.pooling else "path"
         searched = [j for j in searched if g[column].iloc[j] not in set(q[column].iloc[asks])]
@@ -157,7 +161,7 @@ def features(f, dim=12, seed=0):
     rng = np.random.default_rng(seed)
     centre = np.random.default_rng(5).normal(size=(8, dim))
     emb = centre[f.pid] + 1.5*rng.normal(size=(len(f), dim))
-    named = {c: f[c].to_numpy() for c in f if c not in ("pid", "cam", "path")}
+    named = {c: f[c].to_numpy() for c in f if c not in ("pid", "cam", "path", "role")}
     return Embeddings(emb.astype("float32"), f.pid.to_numpy(), f.cam.to_numpy(), f.path.tolist(), columns=named)
 
 
@@ -251,7 +255,7 @@ def test_tracks_are_pooled_before_they_are_compared():
     emb = rng.normal(size=(48, 6)).astype("float32")
     e = Embeddings(emb, pid, cam, columns=dict(track=track))
     by_hand = Embeddings(emb.reshape(12, 4, 6).max(1), pid[::4], cam[::4], columns=dict(track=track[::4]))
-    got = retrieval_metrics(e, e, protocol="mars.official")
+    with pytest.warns(UserWarning, match="no column 'role'"): got = retrieval_metrics(e, e, protocol="mars.official")
     want = retrieval_metrics(by_hand, by_hand, junk="cam", scoring=Scoring(ap="trapezoid"))
     assert (got["mAP"], got["n_gallery"]) == (pytest.approx(want["mAP"]), 12)
 
@@ -302,3 +306,86 @@ def test_tracks_that_both_files_number_from_0_are_not_taken_for_each_other():
     numbered_together = dict(g, track=[2, 3, 1])
     plan = apply_protocol("mars.torchreid", q, numbered_together)
     assert plan.gallery().tolist() == [0, 1]    # the last one is the track that asks
+
+
+# ---------------------------------------------------------------- which of the test images ask
+
+def a_test_split(n=60):
+    "Features of a whole test split with roles, and its two sides"
+    f, rng = some_table(7, n)
+    f["role"] = np.where(np.arange(n) % 3 == 0, "query", "gallery")
+    e = features(f).assign(role=f.role.to_numpy(str))
+    return e, e.where(role="query"), e.where(role="gallery")
+
+
+@pytest.mark.parametrize("name", ["market", "celeb.none", "ltcc.cc", "occluded-duke", "ag-reid-v2.exp1", "mars.torchreid"])
+def test_gallery_images_of_a_whole_test_split_do_not_ask(name):
+    e, q, g = a_test_split()
+    whole, sides = retrieval_metrics(e, e, protocol=name), retrieval_metrics(q, g, protocol=name)
+    for score in ("R1", "mAP", "n_query", "n_skipped", "n_gallery"): assert whole[score] == pytest.approx(sides[score])
+    assert whole["n_query"] + whole["n_skipped"] <= len(q)
+
+
+def test_roles_are_kept_by_files_and_shards(tmp_path):
+    e, q, _ = a_test_split()
+    want = retrieval_metrics(e, e, protocol="market")
+    for name in ("e.npz", "e.safetensors", "folder"):
+        back = Embeddings.load(e.save(tmp_path/name))
+        assert dict(retrieval_metrics(back, back, protocol="market")) == dict(want)
+    on_disk = Shards(write_shards(e, tmp_path/"shards", rows=16))
+    found = retrieval_metrics(e, on_disk, protocol="market")
+    assert [found[k] for k in ("n_query", "n_gallery")] == [want[k] for k in ("n_query", "n_gallery")]
+
+
+def test_the_same_rows_without_roles_are_told(recwarn):
+    e, q, g = a_test_split()
+    bare = Embeddings(e.emb, e.pid, e.cam, e.path)
+    with pytest.warns(UserWarning, match="no column 'role', so that all of them ask"):
+        retrieval_metrics(bare, bare, protocol="market")
+    recwarn.clear()
+    retrieval_metrics(q, g, protocol="market")
+    retrieval_metrics(e, e, protocol="vehicleid.all")      # of which every image asks
+    assert not [w for w in recwarn if "role" in str(w.message)]
+
+
+def test_roles_that_leave_nobody_or_are_none_are_refused():
+    e, q, g = a_test_split()
+    with pytest.raises(ValueError, match=re.escape("no row of the queries has role query or both; there are gallery")):
+        retrieval_metrics(g, q, protocol="market")
+    odd = e.assign(role=np.full(len(e), "probe"))
+    with pytest.raises(ValueError, match="role='probe' is not known"): retrieval_metrics(odd, odd, protocol="market")
+
+
+def test_covered_images_ask_and_whole_ones_are_searched():
+    levels = dict(pid=[1, 1, 2, 2, 1], cam=[1]*5, occluded=[.4, 0., 0., .1, np.nan])
+    for column in (levels["occluded"], ["True", "False", "no", "1", ""], [True, False, False, True, None]):
+        plan = apply_protocol("p-duke", dict(levels, occluded=column), dict(levels, occluded=column))
+        assert (plan.queries().tolist(), plan.gallery().tolist()) == ([0, 3], [1, 2])
+    bare = dict(pid=[1], cam=[1])
+    with pytest.raises(MissingColumn, match="needs the column 'occluded', which the queries lack"):
+        apply_protocol("occluded-reid", bare, bare)
+    with pytest.raises(ValueError, match="no row of the queries has occluded 1; there are 0"):
+        apply_protocol("occluded-reid", dict(bare, occluded=[0]), dict(bare, occluded=[0]))
+
+
+def test_tracks_of_camera_1_ask_in_ilids():
+    tracks = dict(pid=[1, 1, 2, 2], cam=[1, 2, 2, 1], track=[0, 1, 2, 3])
+    plan = apply_protocol("ilids-vid", tracks, tracks)
+    assert (plan.queries().tolist(), plan.gallery().tolist()) == ([0, 3], [1, 2])
+
+
+@pytest.mark.parametrize("name, cams, says", [
+    ("sysu.all", [0, 1, 2, 3, 4, 5], "are numbered from 0: column 'cam' has 0, 1, 2"),
+    ("sysu.indoor", [0, 1, 2, 3, 4, 5], "(1, 2, 3), and those of the queries are numbered from 0"),
+    ("ilids-vid", [0, 1], "are numbered from 0"),
+    ("prcc.all-changed", [0, 1, 2], "names cameras as the dataset does (A, C), and those of the queries are numbers"),
+    ("prcc.all-changed", [1, 2, 3], "Give the names of the dataset in a column 'cam_name'")])
+def test_numbers_of_cameras_that_are_not_those_of_the_dataset_are_refused(name, cams, says):
+    n = 6*len(cams)
+    f = pd.DataFrame(dict(pid=np.arange(n) % 3, cam=np.resize(cams, n), path=[f"{i:02}" for i in range(n)], track=range(n)))
+    f["modality"] = np.where(f.cam.isin([2, 5]), "infrared", "visible")
+    with pytest.raises(ValueError, match=re.escape(says)): apply_protocol(name, f, f)
+    names = dict(zip(cams, "ABC" if name.startswith("prcc") else map(str, range(1, 7))))
+    plan = apply_protocol(name, *[f.assign(cam_name=f.cam.map(names))]*2)
+    if name == "sysu.indoor": assert set(f.cam[plan.gallery()]) == {0, 1}
+    if name.startswith("prcc"): assert set(f.cam[plan.queries()]) == {cams[2]}
