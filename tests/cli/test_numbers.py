@@ -249,7 +249,8 @@ def split_with_roles(tmp_path_factory):
     for i in range(20):
         Image.fromarray(rng.integers(0, 255, (32, 16, 3), np.uint8)).save(root/f"{i}.png")
         role = "both" if i < 6 else ("query" if i % 3 == 0 else "gallery")
-        rows.append(dict(path=f"{i}.png", pid=i % 4 + 4*(i < 6), cam=i//3 % 2, split="train" if i < 6 else "test", role=role))
+        split = "train" if i < 6 else "test"
+        rows.append(dict(path=f"{i}.png", pid=i % 4 + 4*(i < 6), cam=i//3 % 2, split=split, role=role))
     pd.DataFrame(rows).to_csv(root/"m.csv", index=False)
     return root
 

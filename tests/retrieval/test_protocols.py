@@ -29,7 +29,8 @@ def some_table(seed, n=72):
     f = pd.DataFrame(dict(pid=rng.integers(-1, 5, n), cam=rng.integers(1, 7, n), clothes=rng.integers(-1, 3, n),
                           modality=of(MODALITIES[:2]), view=of(["ground", "aerial"]), first_digit=rng.integers(1, 4, n),
                           video=rng.integers(0, 4, n), date=of(["monday", "tuesday"]), track=rng.permutation(n)))
-    f["role"], f["occluded"] = rng.choice(["query", "gallery", "both", "none"], n, p=(.3, .3, .35, .05)), of([0., .25, .6])
+    f["role"] = rng.choice(["query", "gallery", "both", "none"], n, p=(.3, .3, .35, .05))
+    f["occluded"] = of([0., .25, .6])
     for exp in (1, 2, 4, 5): f[f"exp{exp}"] = rng.random(n) < .7
     for trial in range(1, 11): f[f"draw{trial}"] = 0
     f["path"] = [f"{number:03}.jpg" for number in rng.permutation(n)]
@@ -58,8 +59,8 @@ def is_junk(rule, q, g):
 def meets(rows, row, both, roles):
     names = {c: row[f"{c}_name"] if f"{c}_name" in row else row[c] for c, _ in rows.conditions}
     if "occluded" in names: names["occluded"] = names["occluded"] > 0
-    ok = row["role"] in roles and all((str(int(v)) if isinstance(v, (bool, np.bool_)) else str(v)) in dict(rows.conditions)[c]
-             for c, v in names.items())
+    texts = {c: str(int(v)) if isinstance(v, (bool, np.bool_)) else str(v) for c, v in names.items()}
+    ok = row["role"] in roles and all(text in dict(rows.conditions)[c] for c, text in texts.items())
     if rows.changing:
         own = both[(both.pid == row["pid"]) & (both[rows.changing] != -1)]
         ok = ok and row["pid"] != -1 and own[rows.changing].nunique() > 1
@@ -318,7 +319,8 @@ def a_test_split(n=60):
     return e, e.where(role="query"), e.where(role="gallery")
 
 
-@pytest.mark.parametrize("name", ["market", "celeb.none", "ltcc.cc", "occluded-duke", "ag-reid-v2.exp1", "mars.torchreid"])
+@pytest.mark.parametrize("name", ["market", "celeb.none", "ltcc.cc", "occluded-duke", "ag-reid-v2.exp1",
+                                  "mars.torchreid"])
 def test_gallery_images_of_a_whole_test_split_do_not_ask(name):
     e, q, g = a_test_split()
     whole, sides = retrieval_metrics(e, e, protocol=name), retrieval_metrics(q, g, protocol=name)
@@ -382,7 +384,8 @@ def test_tracks_of_camera_1_ask_in_ilids():
     ("prcc.all-changed", [1, 2, 3], "Give the names of the dataset in a column 'cam_name'")])
 def test_numbers_of_cameras_that_are_not_those_of_the_dataset_are_refused(name, cams, says):
     n = 6*len(cams)
-    f = pd.DataFrame(dict(pid=np.arange(n) % 3, cam=np.resize(cams, n), path=[f"{i:02}" for i in range(n)], track=range(n)))
+    names = [f"{i:02}" for i in range(n)]
+    f = pd.DataFrame(dict(pid=np.arange(n) % 3, cam=np.resize(cams, n), path=names, track=range(n)))
     f["modality"] = np.where(f.cam.isin([2, 5]), "infrared", "visible")
     with pytest.raises(ValueError, match=re.escape(says)): apply_protocol(name, f, f)
     names = dict(zip(cams, "ABC" if name.startswith("prcc") else map(str, range(1, 7))))
