@@ -21,7 +21,7 @@ from .draws import Plan, apply_protocol
 from .embeddings import Embeddings, as_ids
 from .junk import AUTO, Junk, as_junk, junk_words, of_same_camera, takes_same_camera
 from .left_out import ONE_CAMERA, LeftOut, apply_junk, compared_labels, labelled_side
-from .protocols import Protocol, as_protocol
+from .protocols import Protocol, as_protocol, given_protocol, refuse_two_rules
 from .ranks import BACKENDS, counter, group_mean, hit_chance, last_rank
 from reid_lab.retrieval.scores import (
     UNIT,
@@ -582,9 +582,7 @@ class Scoring:
     def _check_protocol(self):
         "A protocol has a rule of junk and a form of AP, and no order of equal images where it ranks people"
         name, measure = self.protocol.name, self.protocol.measure
-        if self.junk != AUTO:
-            raise ValueError(f'junk={str(self.junk)!r} and protocol={name!r} both say what is left out; the protocol '
-                             f'has junk={str(self.protocol.junk)!r}: give one of the two')
+        refuse_two_rules(self.protocol, self.junk)
         if self.ap == 'trapezoid' and measure.ap != 'trapezoid':
             raise ValueError(f"ap='trapezoid' and protocol={name!r} differ; leave ap out, or take a protocol with it")
         if self.ties == 'expected' and measure.cmc != 'images':
@@ -709,12 +707,7 @@ def _ranked_people(values, matches, block, pairs, cmc):
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #40a07985
 def _with_protocol(scoring, protocol):
     "A protocol that was given beside `scoring`, in it"
-    if protocol is None: return scoring
-    protocol = as_protocol(protocol)
-    if scoring.protocol not in (None, protocol):
-        raise ValueError(f"protocol={protocol.name!r}, but scoring=Scoring(protocol={scoring.protocol.name!r}); "
-                         'give it once')
-    return replace(scoring, protocol=protocol)
+    return replace(scoring, protocol=given_protocol(protocol, scoring, 'scoring'))
 
 
 class _OnceEach(Scores):
@@ -859,7 +852,7 @@ def _similarity_by_protocol(sim, labels, scoring, per_query):
     sides = (labelled_side(as_ids('q_pid', labels.q_pid, n_query, needed), labels.q_cam, 'q_cam', needed),
              labelled_side(as_ids('g_pid', labels.g_pid, n_image, needed), labels.g_cam, 'g_cam', needed))
     same = labels.same if labels.same is not None else SameImages.of_pairs((), ())
-    trial = _of_given_scores(sides, scores, same, apply_protocol(protocol, *sides))
+    trial = _of_given_scores(sides, scores, same, apply_protocol(*sides, protocol))
     return _scores_by_protocol(trial, replace(scoring, span=None), per_query)
 
 
@@ -891,7 +884,7 @@ def _features_by_protocol(q, g, distance, scores, scoring, per_query):
         if isinstance(g, Shards): g = g.load()
         q, g = pool_tracks(q, protocol.measure.pooling), pool_tracks(g, protocol.measure.pooling)
     q, g = one_numbering(q, g) if scores is not None else two_sides(q, g)
-    plan = apply_protocol(protocol, q, g)
+    plan = apply_protocol(q, g, protocol)
     if scores is not None:
         if scores.shape != (len(q), len(g)):
             raise ValueError(f'scores have shape {scores.shape}; q and g need ({len(q)}, {len(g)})')

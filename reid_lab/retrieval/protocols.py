@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['CMC', 'AP', 'POOLED', 'SIDES', 'VISIBLE', 'INFRARED', 'NOTHING', 'FIRST_PROGRAM', 'PROTOCOLS', 'Rows', 'Draw',
-           'Measure', 'Counts', 'Protocol', 'near_names', 'as_protocol']
+           'Measure', 'Counts', 'Protocol', 'near_names', 'refuse_two_rules', 'given_protocol', 'as_protocol']
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #f4cc9bb2
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.basics import check_choice, check_record, check_whole
-from .junk import Junk, column_word, junk_words
+from .junk import AUTO, Junk, column_word, junk_words
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #ba5df2dd
 def _true_in_words(name, values):
@@ -228,6 +228,11 @@ class Protocol:
         asks = self.without_queries or (self.draw is not None and self.draw.rest_asks)
         if not asks: return ''
         return 'track' if self.measure.pooling else 'path'
+
+    def of_chosen_rows(self) -> 'Protocol':
+        "What remains of it for rows that are pooled, chosen and drawn: the rule of junk, and how ranks become scores"
+        return replace(self, queries=Rows(), gallery=Rows(), draw=None, without_queries=False,
+                       measure=replace(self.measure, pooling=''), by_role=())
 
     def columns(self, side:str, # 'queries' or 'gallery'
         ) -> tuple[str, ...]: # Each once
@@ -567,6 +572,28 @@ def near_names(name:str, # That is no protocol
     of_dataset = [known for known in PROTOCOLS if known.partition('.')[0] == dataset]
     alike = difflib.get_close_matches(name.lower(), PROTOCOLS, n=most, cutoff=.5)
     return list(dict.fromkeys([*(n for n in alike if n in of_dataset), *of_dataset, *alike]))[:most]
+
+
+def refuse_two_rules(protocol:Protocol, # That is applied
+    junk:Junk | str, # That was given beside it
+    ) -> None:
+    "Refuse a rule of junk beside a protocol, which has one"
+    if junk == AUTO: return
+    raise ValueError(f'junk={str(junk)!r} and protocol={protocol.name!r} both say what is left out; the protocol '
+                     f'has junk={str(protocol.junk)!r}: give one of the two')
+
+
+def given_protocol(protocol:Protocol | str | None, # Beside a record of settings
+    settings:object, # The record, whose field `protocol` is a record or None
+    argument:str, # By which the record is given
+    ) -> Protocol | None:
+    "The protocol that was given as an argument, or in a record of settings; two that differ are refused"
+    if protocol is None: return settings.protocol
+    protocol = as_protocol(protocol)
+    if settings.protocol in (None, protocol): return protocol
+    record = type(settings).__name__
+    raise ValueError(f'protocol={protocol.name!r}, but {argument}={record}(protocol={settings.protocol.name!r}); '
+                     'give it once')
 
 
 def as_protocol(protocol:Protocol | str, # A record, or a name of `PROTOCOLS`

@@ -2,14 +2,25 @@
 import numpy as np
 import pytest
 import torch
+from helpers.protocols import features as table_features, for_protocol, naive_draws, some_table
 from torch import nn
 
 from reid_lab.core.basics import unit_norm
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.models.backbones import norm_layers
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
-from reid_lab.retrieval.metrics import retrieval_metrics
-from reid_lab.tta.base import ImageStream, NoAdapt, Reading, adapt_embeddings, adapt_images, guarded, influential
+from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
+from reid_lab.retrieval.protocols import PROTOCOLS
+from reid_lab.tta.base import (
+    ImageStream,
+    NoAdapt,
+    Reading,
+    adapt_embeddings,
+    adapt_images,
+    adapted_scores,
+    guarded,
+    influential,
+)
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3, Dart3Lite
 from reid_lab.tta.gradient import Temp, Tent
@@ -178,3 +189,36 @@ def test_images_are_read_as_in_the_last_release(scene):
     assert caught[0].filename == __file__ and torch.equal(old[0].emb, new[0].emb)
     assert not torch.equal(new[0].emb, adapt_images(NoAdapt(), net, table, g)[0].emb)
     with pytest.raises(ValueError, match="resample='nearest'"): Reading(resample="nearest")
+
+
+ORDER = Scoring(ties="order")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["market", "ltcc.cc", "sysu.all", "prcc.single-changed", "vehicleid.small",
+                                  "llcm.v2i-released", "mars.official"])
+@pytest.mark.parametrize("method", [NoAdapt(), CameraNorm(), Dart3Lite(lr=.1, batch_size=16)],
+                         ids=["none", "norm", "lite"])
+def test_each_draw_of_a_protocol_is_adapted_anew(name, method):
+    f, rng = some_table(5, 110)
+    f = for_protocol(name, f, rng)
+    e, protocol, found = table_features(f), PROTOCOLS[name], []
+    for draw, (asks, searched) in enumerate(naive_draws(protocol, f, f)):
+        hat = adapt_embeddings(method, e[sorted(asks)], e[sorted(searched)])
+        one = retrieval_metrics(*hat, distance="euclidean", protocol=protocol.of_chosen_rows(), scoring=ORDER)
+        found.append([one["R1"], one["mAP"]])
+        if draw in (0, 7):
+            for a, b in zip(hat, adapt_embeddings(method, e, e, protocol=name, draw=draw)):
+                assert torch.equal(a.emb, b.emb) and a.path == b.path
+    got = retrieval_metrics(e, e, scores=adapted_scores(method, e, e, name), scoring=ORDER)
+    assert [got["R1"], got["mAP"]] == pytest.approx(np.mean(found, axis=0))
+    if name == "market":
+        plain = retrieval_metrics(*adapt_embeddings(method, e, e), distance="euclidean", scoring=ORDER)
+        for k in ("R1", "R10", "mAP", "mINP", "n_query"): assert plain[k] == got[k]
+
+
+def test_draws_without_a_protocol_are_refused():
+    e = table_features(some_table(1, 20)[0])
+    with pytest.raises(ValueError, match="draw=2 is of a protocol"): adapt_embeddings(NoAdapt(), e, e, draw=2)
+    with pytest.raises(ValueError, match="draw=10"): adapt_embeddings(NoAdapt(), e, e, protocol="sysu.all", draw=10)
+    with pytest.raises(TypeError, match="class NoAdapt"): adapted_scores(NoAdapt, e, e, "market")

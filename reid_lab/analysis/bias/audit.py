@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing, contextmanager
 from copy import copy
-from dataclasses import dataclass, field
-from typing import TextIO
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TextIO
 
 import numpy as np
 import pandas as pd
@@ -51,9 +51,11 @@ from ...core.basics import LAST_SEED, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...retrieval.cameras import CameraStats, check_spread, has_spread
+from ...retrieval.draws import ProtocolSides, chosen_sides
 from ...retrieval.embeddings import FIELDS, Embeddings
 from ...retrieval.junk import AUTO, Junk, as_junk, junk_words
 from ...retrieval.left_out import SideColumns, apply_junk
+from ...retrieval.protocols import Measure, Protocol, as_protocol, given_protocol, refuse_two_rules
 from ...retrieval.scores import DISTANCES
 from ...retrieval.sides import same_images, two_sides
 from ...tta.dart3 import Dart3Lite, LiteSettings
@@ -109,6 +111,27 @@ def _checked(q, g, junk):
     q, g = _bare(q, rule), _bare(g, rule)
     _numbered_images(q, g, same)
     return q, g, rule
+
+
+class _Chosen(NamedTuple):
+    "The sides that are audited, and the rule that goes with them"
+    q:Embeddings
+    g:Embeddings | None
+    junk:Junk | str
+    sides:ProtocolSides | None  # of a protocol
+
+
+def _chosen(q, g, audit):
+    "Both sides as given, or those of one draw of a protocol"
+    if audit.protocol is not None:
+        _check_side('q', q)
+        if g is None:
+            raise ValueError(f'protocol={audit.protocol.name!r} says which rows ask and which are searched, and g is '
+                             'not given; give both sides, or the same features twice')
+        _check_side('g', g)
+    sides = chosen_sides(q, g, audit.protocol, audit.draw, audit.junk)
+    if sides is None: return _Chosen(q, g, audit.junk, None)
+    return _Chosen(sides.q, sides.g, sides.junk, sides)
 
 
 def _with_warnings(f, *args):
@@ -258,6 +281,8 @@ class AuditSettings:
     splits:int = SPLITS # Divisions of the people on which the advice is checked; 0: none
     open_images:int = 3000 # Queries in the open-set section; 0: without it
     junk:Junk | str | None = AUTO # What lists leave out, see `reid_lab.retrieval.junk`
+    protocol:Protocol | str | None = None # A rule of the field, or its name, in place of `junk`
+    draw:int = 0 # Of a protocol that draws: which one is reported
     seed:int = 0 # Of samples and clusters
     file:TextIO | None = None # Where progress goes (default: stdout)
 
@@ -268,6 +293,9 @@ class AuditSettings:
         for name in ('few', 'splits', 'open_images'): check_whole(name, getattr(self, name), 0)
         check_whole('seed', self.seed, 0, LAST_SEED)
         object.__setattr__(self, 'junk', as_junk(self.junk))
+        if self.protocol is not None: object.__setattr__(self, 'protocol', as_protocol(self.protocol))
+        if self.protocol is not None: refuse_two_rules(self.protocol, self.junk)
+        check_whole('draw', self.draw, 0)
         if self.file is not None and not hasattr(self.file, 'write'):
             raise TypeError(f"file={self.file!r} must be an open file, such as sys.stderr, or None")
 
@@ -522,11 +550,14 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
     audit:AuditSettings=AuditSettings(), # How much is measured
     name:str='', # Of the data, for the heading
     quiet:bool | None=None, # Whether to suppress progress
+    protocol:Protocol | str | None=None, # A rule of the field, as in `audit`, which is enough and can name a draw
     ) -> BiasReport:
     "Audit features for camera bias"
     check_choice('distance', distance, DISTANCES)
     check_choice('map_method', map_method, (*MAPS, 'none'))
-    *sides, rule = _checked(q, g, audit.junk)
+    audit = replace(audit, protocol=given_protocol(protocol, audit, 'audit'))
+    q, g, junk, chosen = _chosen(q, g, audit)
+    *sides, rule = _checked(q, g, junk)
     names = camera_names(*(_with_cameras(e, new) for e, new in zip((q, g), sides) if e is not None))
     q, g = sides
     known = _is_known(q, g)
@@ -539,7 +570,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
         if known: n_scored, searched = _add_advice(report, task, measured, distance)
         else: report.advice = _describe(measured.summary)
     report.warnings = _all_warnings(task, measured, facts, n_scored, searched)
-    report.notes = _notes(task, measured, report.verdict, searched) + names
+    report.notes = _of_protocol(chosen) + _notes(task, measured, report.verdict, searched) + names
     return report
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #e4be2684
@@ -605,6 +636,17 @@ def _of_clusters(n_clustered, n_images):
             "what shuffled cameras stay below in 19 of 20 cases.")
 
 
+def _of_protocol(sides):
+    "Which draw of which protocol is audited, and what its scores would be beside these"
+    if sides is None: return []
+    words = sides.words()
+    out = [f'{words[0].upper()}{words[1:]}: {len(sides.q):,} queries ask and {len(sides.g):,} images are searched.']
+    if sides.rule.measure != Measure():
+        out.append(f'Here R1 is that of images and AP the mean of the precisions at the matches; in the protocol '
+                   f'{sides.rule.measure.words()} `reid_lab metrics --protocol {sides.protocol.name}` has its scores.')
+    return out
+
+
 def _notes(task, measured, verdict, searched):
     "How it was measured"
     if verdict: out = _how_advised(verdict)
@@ -627,11 +669,12 @@ def _notes(task, measured, verdict, searched):
 def advise(q:Embeddings, # Raw query features with cameras
     g:Embeddings, # Raw gallery features with cameras
     *, distance:str='cosine', # See `bias_report`
-    audit:AuditSettings=AuditSettings(), # `lite` and `junk` count, the rest does not matter here
+    audit:AuditSettings=AuditSettings(), # `lite`, `junk`, `protocol` and `draw` count, the rest does not matter here
     ) -> Verdict | None: # None where identities are not known on both sides
     "The verdict of `bias_report` without the rest of it"
     check_choice('distance', distance, DISTANCES)
-    q, g, rule = _checked(q, g, audit.junk)
+    q, g, junk, _ = _chosen(q, g, audit)
+    q, g, rule = _checked(q, g, junk)
     if not _is_known(q, g): return None
     measured = _Measured()
     with closing(_Progress(_n_parts(g, True), True, None)) as bar, warnings.catch_warnings():

@@ -1,11 +1,14 @@
 "The audit of camera bias: known answers, and stated rules for odd input"
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers.bias import COS, EUC, rows, scene
+from helpers.protocols import features, for_protocol, naive_draws, some_table
 
 from reid_lab.analysis.bias import audit as bias_audit, remedies
 from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_facts, camera_warnings
@@ -15,6 +18,7 @@ from reid_lab.core import reporting
 from reid_lab.retrieval.cameras import camera_nmi
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.retrieval.protocols import PROTOCOLS
 from reid_lab.tta.base import adapt_embeddings
 from reid_lab.tta.camera_norm import CameraNorm
 from reid_lab.tta.dart3 import Dart3Lite
@@ -302,3 +306,40 @@ def test_settings_may_stand_alone_as_in_the_last_release():
         old = bias_report(*scene(1.), map_method="none", settings=dict(steps=2), splits=0, open_images=0, quiet=True)
     audit = AuditSettings(lite=dict(steps=2), splits=0, open_images=0)
     assert old.to_dict() == bias_report(*scene(1.), map_method="none", audit=audit, quiet=True).to_dict()
+
+
+BRIEF = AuditSettings(splits=0, open_images=0, nmi_images=80)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name, draw", [("market", 0), ("ltcc.cc", 0), ("ag-reid.a2g", 0), ("prcc.single-changed", 4),
+                                        ("sysu.all", 9), ("vehicleid.small", 2), ("llcm.v2i-released", 7)])
+def test_a_draw_of_a_protocol_is_audited_as_its_rows_chosen_by_a_plain_loop(name, draw):
+    f, rng = some_table(draw + 1, 150)
+    f = for_protocol(name, f, rng)
+    e, protocol = features(f), PROTOCOLS[name]
+    settings = replace(BRIEF, protocol=name, draw=draw)
+    report = bias_report(e, e, map_method="none", audit=settings, quiet=True)
+    asks, searched = naive_draws(protocol, f, f)[draw]
+    by_hand = bias_report(e[sorted(asks)], e[sorted(searched)], map_method="none", quiet=True,
+                          audit=replace(BRIEF, junk=protocol.junk))
+    pd.testing.assert_frame_equal(report.summary, by_hand.summary)
+    pd.testing.assert_frame_equal(report.per_camera, by_hand.per_camera)
+    assert f"rotocol {name}" in report.notes[0] and f"{len(asks):,} queries ask" in report.notes[0]
+    assert ("draw" in report.notes[0]) == (protocol.n_draws > 1)
+    found = retrieval_metrics(e, e, protocol=name)
+    plain = rows(report).mAP["No adaptation"]
+    assert plain == pytest.approx(found.draws[draw]["mAP"])
+    assert bias_audit.advise(e, e, audit=settings) == report.verdict
+
+
+def test_what_a_protocol_cannot_audit_is_refused():
+    e = features(some_table(3, 40)[0])
+    for wrong, says in ((lambda: bias_report(e, protocol="market"), "give both sides, or the same features twice"),
+                        (lambda: bias_report(e, e, audit=AuditSettings(draw=2)), "give protocol='sysu.all'"),
+                        (lambda: bias_report(e, e, audit=AuditSettings(protocol="sysu.all", draw=10)), "draw=10"),
+                        (lambda: AuditSettings(protocol="market", junk="cam"), "give one of the two"),
+                        (lambda: bias_report(e, e, protocol="sysu.al"), "near names are sysu.all"),
+                        (lambda: bias_report(e, e, protocol="duke", audit=AuditSettings(protocol="market")),
+                         "audit=AuditSettings(protocol='market'); give it once")):
+        with pytest.raises(ValueError, match=re.escape(says)): wrong()
