@@ -17,6 +17,7 @@ import torch
 
 from ..core.basics import check_choice, check_whole, warn_caller
 from ..core.old_names import gathered, renamed
+from .draw_scores import DrawScores
 from .draws import Plan, apply_protocol
 from .embeddings import Embeddings, as_ids
 from .junk import AUTO, Junk, as_junk, junk_words, of_same_camera, takes_same_camera
@@ -791,9 +792,8 @@ def _mean_of_draws(draws):
     return result
 
 
-def _mean_per_query(records, asks, n_queries):
+def _mean_per_query(written, asks, n_queries):
     "Means over the draws in which a query counts, for all queries as given; NaN where there is none"
-    written = [record.as_written() for record in records]
     result = {}
     for name in written[0]:
         stacked = np.stack([values[name] for values in written])
@@ -836,7 +836,8 @@ def _scores_by_protocol(trial, scoring, per_query):
     result['n_draws'] = len(draws)
     if len(trial.same): result['n_itself'] = len(trial.same)
     if per_query:
-        by_query = _mean_per_query(records, trial.asks, trial.n_queries)
+        written = [record.as_written() for record in records]
+        by_query = _mean_per_query(written, trial.asks, trial.n_queries)
         result |= dict(per_query=by_query, skipped=result.why_skipped())
     return result
 
@@ -899,6 +900,39 @@ def _features_by_protocol(q, g, distance, scores, scoring, per_query):
     same = same_images(of_queries, of_gallery)
     trial = _Trial(plan, of_queries, of_gallery, asks, searched, scores, same, len(q))
     return _scores_by_protocol(trial, scoring, per_query)
+
+
+def _among_all_that_ask(values, rows, asks):
+    "Values of the queries of a draw among those of all draws: no match where a query does not ask in it"
+    result = {}
+    for name, found in values.items():
+        of_all = np.full(len(asks), 0 if name == 'n_match' else np.nan, found.dtype if name == 'n_match' else float)
+        of_all[np.searchsorted(asks, rows)] = found
+        result[name] = of_all
+    return result
+
+
+def _metrics_of_draw_scores(q, scores, scoring, per_query):
+    "Means over draws that have scores of their own; called by decorated functions only, to which warnings point"
+    draws, written, plan = [], [], scores.plan
+    asks = plan.queries()
+    for part in scores.parts:
+        of_draw = replace(scoring, protocol=part.sides.rule)
+        found = _features_by_protocol(part.sides.q, part.sides.g, 'cosine', part.scores, of_draw, per_query)
+        if per_query: written.append(_among_all_that_ask(found['per_query'], part.sides.rows.queries, asks))
+        if not draws: first = found
+        left = ('n_draws', 'n_itself', 'per_query', 'skipped')
+        draws.append({name: value for name, value in found.items() if name not in left} |
+                     dict(n_itself=found.get('n_itself', 0)))
+    result = RetrievalScores(_mean_of_draws(draws), first.labels)
+    if not result['n_itself']: del result['n_itself']
+    result.plan, result.draws = plan, draws
+    result['n_draws'] = len(draws)
+    if per_query:
+        if pooling := plan.protocol.measure.pooling: q = pool_tracks(q, pooling)
+        by_query = _mean_per_query(written, asks, len(q))
+        result |= dict(per_query=by_query, skipped=result.why_skipped())
+    return result
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #7a2ee219
 def _sample(problem, scoring):
@@ -1025,7 +1059,7 @@ def retrieval_metrics(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
     *, junk:Junk | str | None=AUTO, # What is left out, as in `scoring`, which is enough
     distance:str='cosine', # or 'euclidean' (mSD is defined on cosines, so it is NaN then)
-    scores:Scores | None=None, # Other scores of the same queries and gallery (a re-ranking)
+    scores:Scores | None=None, # Other scores of the same queries and gallery (a re-ranking), or of each draw
     per_query:bool=False, # Add `per_query`, arrays with NaN for skipped queries, and `skipped`, the reasons
     scoring:Scoring | None=None, # What counts, and which metrics; None: `Scoring()`
     protocol:Protocol | str | None=None, # A rule of the field, such as 'sysu.all', in place of `junk`
@@ -1043,6 +1077,9 @@ def retrieval_metrics(q:Embeddings, # Queries
     for name, e, kind in (('q', q, Embeddings), ('g', g, (Embeddings, Shards))):
         if not isinstance(e, kind):
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
+    if isinstance(scores, DrawScores):
+        scoring = replace(scoring, protocol=scores.check(scoring.protocol, (len(q), len(g))))
+        return _metrics_of_draw_scores(q, scores, scoring, per_query)
     if scoring.protocol is not None: return _features_by_protocol(q, g, distance, scores, scoring, per_query)
     compared = compared_labels(scoring.junk)
     if scores is not None: q, g = one_numbering(q, g, compared)

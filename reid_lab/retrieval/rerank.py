@@ -9,6 +9,7 @@ __all__ = ['FORMS', 'ITMScores', 'MatchBatches', 'rerank_itm', 'KReciprocalScore
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #b0b7dff0
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,10 @@ import torch
 
 from ..core.basics import check_choice, check_number, check_whole, common_scale
 from ..core.old_names import gathered
+from .draw_scores import DrawScores, ScoredDraw, score_draws, scores_of_draw
+from .draws import each_draw
 from .embeddings import Embeddings
+from .protocols import Protocol, as_protocol
 from .ranking import check_pair, top_k
 from .scores import DISTANCES, EmbeddingScores, Scores, centre_of, score_blocks, unit_rows
 from .shards import Shards
@@ -87,6 +91,23 @@ class MatchBatches:
         if self.queries is not None: check_whole('queries', self.queries, 1)
 
 
+def _matched_draws(q, g, itm, protocol, scores, settings):
+    "`rerank_itm` of each draw; the matcher is called with the numbers of the rows as given"
+    protocol = as_protocol(protocol)
+    if protocol.measure.pooling:
+        raise ValueError(f'protocol={protocol.name!r} pools the vectors of a track, and itm matches single rows; give '
+                         'a protocol of images, or rerank_k_reciprocal')
+    parts = []
+    for sides in each_draw(q, g, protocol):
+        rows = sides.rows
+
+        def of_draw(query, image, rows=rows): return itm(rows.queries[query], rows.gallery[image])
+
+        first = scores_of_draw(scores, sides, (len(q), len(g)))
+        parts.append(ScoredDraw(sides, rerank_itm(sides.q, sides.g, of_draw, scores=first, **settings)))
+    return DrawScores(parts, (len(q), len(g)))
+
+
 @gathered({'pairs_per_call': 'pairs', 'chunk': 'queries'}, batches=MatchBatches)
 def rerank_itm(q:Embeddings, # Captions
     g:Embeddings, # Images
@@ -95,10 +116,13 @@ def rerank_itm(q:Embeddings, # Captions
     tie_weight:float=.002, # Weight of the cosine in the final score
     scores:Scores | None=None, # First-stage scores; default: cosine of `q` and `g`
     batches:MatchBatches=MatchBatches(), # How much is computed at a time
-    ) -> ITMScores: # Pass it on as `scores=`
+    protocol:Protocol | str | None=None, # A rule of the field, or its name: the best of each draw are matched
+    ) -> ITMScores | DrawScores: # Pass it on as `scores=`; of each draw under a protocol
     "Match the best `k_test` of every query and order by the match"
     if scores is None: check_pair(q, g, None)
     check_whole('k_test', k_test, 1)
+    if protocol is not None:
+        return _matched_draws(q, g, itm, protocol, scores, dict(k_test=k_test, tie_weight=tie_weight, batches=batches))
     base = scores or EmbeddingScores(q.emb, g.emb)
     low, high, index = np.inf, -np.inf, []
     for _, block in score_blocks(base, batches.queries):
@@ -234,10 +258,14 @@ def rerank_k_reciprocal(q:Embeddings, # Queries
     lam:float=.3, # Weight of the plain distance
     distance:str='cosine', # 'cosine': of unit vectors; 'euclidean': of vectors as they are
     chunk:int | None=None, # Rows at a time
-    ) -> KReciprocalScores: # Pass it on as `scores=`
+    *, protocol:Protocol | str | None=None, # A rule of the field, or its name: each draw by its own neighbours
+    ) -> KReciprocalScores | DrawScores: # Pass it on as `scores=`; of each draw under a protocol
     "k-reciprocal encoding, sparse (Zhong et al., CVPR 2017); an image of both sides is one neighbour"
     check_choice('distance', distance, DISTANCES)
     check_pair(q, g, None)
+    if protocol is not None:
+        settings = dict(k1=k1, k2=k2, lam=lam, distance=distance, chunk=chunk)
+        return score_draws(q, g, protocol, partial(rerank_k_reciprocal, **settings))
     if k1 < 1 or k2 < 1 or not 0 <= lam <= 1:
         raise ValueError(f"k1={k1}, k2={k2}, lam={lam}; needs k1 >= 1, k2 >= 1 and 0 <= lam <= 1")
     one_model(q, g)
