@@ -117,9 +117,10 @@ def naive_scores(protocol, sim, q, g):
     return dict(zip(("R1", "R5", "mAP", "n_query", "n_skipped", "n_gallery"), np.mean(draws, axis=0)))
 
 
-def features(f, dim=12, seed=0):
+def features(f, dim=12, seed=0, roles=False):
+    "Features of a table; those of a benchmark have the column `role` only where it is asked for"
     rng = np.random.default_rng(seed)
     centre = np.random.default_rng(5).normal(size=(8, dim))
     emb = centre[f.pid] + 1.5*rng.normal(size=(len(f), dim))
-    named = {c: f[c].to_numpy() for c in f if c not in ("pid", "cam", "path", "role")}
+    named = {c: f[c].to_numpy() for c in f if c not in ("pid", "cam", "path") and (roles or c != "role")}
     return Embeddings(emb.astype("float32"), f.pid.to_numpy(), f.cam.to_numpy(), f.path.tolist(), columns=named)

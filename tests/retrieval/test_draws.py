@@ -18,7 +18,7 @@ NAMES = ["market", "prcc.single-changed", "ltcc.cc-filtered", "sysu.all", "vehic
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_of_the_sides_of_a_draw_are_those_of_the_draw(name):
     f, rng = some_table(7, 160)
-    e, protocol = features(for_protocol(name, f, rng)), PROTOCOLS[name]
+    e, protocol = features(for_protocol(name, f, rng), roles=True), PROTOCOLS[name]
     q = e[:60] if protocol.without_queries else e
     draws = list(each_draw(q, e, name))
     found = retrieval_metrics(q, e, protocol=name).draws
@@ -34,7 +34,7 @@ def test_scores_of_the_sides_of_a_draw_are_those_of_the_draw(name):
 
 def test_the_protocol_stands_behind_both_sides_or_before_them():
     f, _ = some_table(1)
-    e, sysu = features(f), PROTOCOLS["sysu.all"]
+    e, sysu = features(f, roles=True), PROTOCOLS["sysu.all"]
     want = [draw.gallery.tolist() for draw in apply_protocol(f, f, "sysu.all").draws]
     for plan in (apply_protocol("sysu.all", f, f), apply_protocol(sysu, f, g=f), apply_protocol(sysu, q=f, g=f),
                  apply_protocol(f, f, protocol=sysu), apply_protocol(q=f, g=f, protocol="sysu.all")):

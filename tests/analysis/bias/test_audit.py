@@ -317,7 +317,7 @@ BRIEF = AuditSettings(splits=0, open_images=0, nmi_images=80)
 def test_a_draw_of_a_protocol_is_audited_as_its_rows_chosen_by_a_plain_loop(name, draw):
     f, rng = some_table(draw + 1, 150)
     f = for_protocol(name, f, rng)
-    e, protocol = features(f), PROTOCOLS[name]
+    e, protocol = features(f, roles=True), PROTOCOLS[name]
     settings = replace(BRIEF, protocol=name, draw=draw)
     report = bias_report(e, e, map_method="none", audit=settings, quiet=True)
     asks, searched = naive_draws(protocol, f, f)[draw]
