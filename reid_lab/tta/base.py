@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Stream', 'FeatureStream', 'ImageStream', 'influential', 'restored', 'guarded', 'TTA', 'NoAdapt',
-           'warn_of_unknown_cameras', 'adapt_embeddings', 'Reading', 'adapt_images']
+           'warn_of_unknown_cameras', 'adapt_embeddings', 'adapted_scores', 'Reading', 'adapt_images']
 
 # %% ../../nbs/10_tta/10_base.ipynb #dbd6cd86
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,11 @@ from ..core.old_names import gathered
 from ..data.images import RESAMPLING
 from ..data.table import ReidTable
 from ..models.backbones import norm_gradients, norm_layers, norm_parameters
+from ..retrieval.draw_scores import DrawScores, score_draws
+from ..retrieval.draws import chosen_sides
 from ..retrieval.embeddings import Embeddings, embed_images, encode_images, image_pixels
+from ..retrieval.protocols import Protocol
+from ..retrieval.scores import scores_of
 from ..retrieval.sides import one_model, one_numbering
 
 # %% ../../nbs/10_tta/10_base.ipynb #1c00680a
@@ -256,14 +260,32 @@ def warn_of_unknown_cameras(q:Embeddings, # Queries
 def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`
     q:Embeddings, # Raw query features with cameras
     g:Embeddings, # Raw gallery features with cameras
+    *, protocol:Protocol | str | None=None, # A rule of the field, or its name: the rows of one draw are adapted
+    draw:int=0, # Which draw, from 0
     ) -> tuple[Embeddings, Embeddings]: # Queries and gallery, to be ranked by Euclidean distance
-    "Adapt features that any code has made"
+    "Adapt features that any code has made; under a protocol, those that ask and are searched in one draw"
     _is_method(method)
     for name, e in (('q', q), ('g', g)): _need_embeddings(name, e)
     one_model(q, g)
     q, g = one_numbering(q, g)
+    sides = chosen_sides(q, g, protocol, draw)
+    if sides is not None: q, g = sides.q, sides.g
     warn_of_unknown_cameras(q, g)
     return _both_adapted(method, q, g, method.adapt(FeatureStream(q), g))
+
+
+def adapted_scores(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`
+    q:Embeddings, # Raw query features with cameras
+    g:Embeddings, # Raw gallery features with cameras
+    protocol:Protocol | str, # A rule of the field, or its name
+    ) -> DrawScores: # Pass it on as `scores=`, with `q` and `g` as they are
+    "Scores of adapted features under a protocol: the method starts anew with the queries and the gallery of each draw"
+    def of_draw(q, g): return scores_of(*adapt_embeddings(method, q, g), 'euclidean')
+
+    _is_method(method)
+    for name, e in (('q', q), ('g', g)): _need_embeddings(name, e)
+    one_model(q, g)
+    return score_draws(q, g, protocol, of_draw)
 
 
 @dataclass(frozen=True)
