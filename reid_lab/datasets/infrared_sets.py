@@ -92,7 +92,7 @@ class _Reading:
     def error(self, what, where, remedy): self.findings.append(Finding('error', what, where, remedy))
 
     def lines(self, file):
-        "Number -> line of a text file that are not blank; a missing or empty file is an error"
+        "Number -> line of a text file that are not blank; a missing file is an error"
         path = self.root/file
         if not path.is_file():
             self.error(f'the list {file!r} is missing', str(self.root), 'copy it again')
@@ -158,9 +158,11 @@ def _roles(f, form):
 
 # %% ../../nbs/07_datasets/14_infrared_sets.ipynb #14c0a00d
 def _id_list(reading, file):
-    "The ids of a list in one or several lines with commas"
-    found = []
-    for number, line in reading.lines(file).items():
+    "The ids of a list in one or several lines with commas; people of the test have to be named"
+    found, lines = [], reading.lines(file)
+    if not lines and 'test' in file and (reading.root/file).is_file():
+        reading.error(f'the list {file!r} is empty', str(reading.root), 'copy it again')
+    for number, line in lines.items():
         words = [word.strip() for word in line.split(',') if word.strip()]
         odd = [word for word in words if not word.isdecimal()]
         if odd:

@@ -132,6 +132,8 @@ def test_official_galleries_of_sysu(sysu):
 def test_faults_of_sysu(sysu):
     (sysu/"exp"/"test_id.txt").write_text("6,25,77")
     assert "1 people of exp have no image: 77" in str(doctor("sysu-mm01", sysu))
+    (sysu/"exp"/"test_id.txt").write_text("\n")
+    assert "the list 'exp/test_id.txt' is empty" in error("sysu-mm01", sysu)
     (sysu/"exp"/"test_id.txt").write_text("6,2,5x")
     text = error("sysu-mm01", sysu)
     assert "id 2 is in two lists [exp/train_id.txt and exp/test_id.txt]" in text
