@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['ASPECTS', 'IMAGENET_MEAN', 'IMAGENET_STD', 'CLIP_MEAN', 'CLIP_STD', 'AUGMENT', 'to_pixels', 'pick', 'uniform', 'flip',
            'jitter', 'affine', 'pad_crop', 'rectangles', 'Rectangle', 'erase', 'plain', 'light', 'bot', 'bot_released',
-           'bot_jitter', 'irra', 'transreid', 'rand_augment', 'camel', 'camel_released']
+           'bot_jitter', 'irra', 'transreid', 'rand_augment', 'channel_exchange', 'channel', 'channel_released',
+           'camel', 'camel_released']
 
 # %% ../../nbs/01_data/40_augment.ipynb #3659d947
 from collections.abc import Sequence
@@ -292,6 +293,40 @@ def rand_augment(img:torch.Tensor, # (B,3,H,W) in [0,1]
         out.append(x)
     return torch.stack(out).clamp(0, 1)
 
+# %% ../../nbs/01_data/40_augment.ipynb #90a2a644
+def channel_exchange(img:torch.Tensor, # (B,3,H,W)
+    rng:torch.Generator, # On the CPU
+    p:float=.75, # Share of the images that are left with one of their channels
+    grey:float=.5, # Share of the others that become grey
+    ) -> torch.Tensor: # (B,3,H,W) of equal channels, but for the images that stay
+    "One channel of each image, drawn at random, in the place of all three (CAJ)"
+    for name, share in dict(p=p, grey=grey).items():
+        if not 0 <= share <= 1: raise ValueError(f"{name}={share!r} is a share of the images; use 0 to 1")
+    n = len(img)
+    channel = torch.randint(3, (n,), generator=rng)
+    is_exchanged, is_grey = (pick(n, share, rng)[:, None, None, None] for share in (p, grey))
+    one = img[torch.arange(n), channel][:, None]
+    other = torch.where(is_grey, _grey(img), img)
+    return torch.where(is_exchanged, one, other)
+
+
+def channel(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    fill:Sequence[float]=IMAGENET_MEAN, # Value of each channel in the erased rectangle
+    ) -> torch.Tensor: # (B,3,H,W)
+    "Flip, pad and crop, erasing with a value for each channel, one channel in the place of all (CAJ)"
+    return channel_exchange(bot(img, rng, fill), rng)
+
+
+_CIFAR_MEAN = (.4914, .4822, .4465)
+
+
+def channel_released(img:torch.Tensor, # (B,3,H,W) in [0,1]
+    rng:torch.Generator, # On the CPU
+    ) -> torch.Tensor: # (B,3,H,W)
+    "`channel`, erasing with the released program's colour: CIFAR's mean, written after normalisation by ImageNet's"
+    return channel(img, rng, tuple(m + s*c for m, s, c in zip(IMAGENET_MEAN, IMAGENET_STD, _CIFAR_MEAN)))
+
 # %% ../../nbs/01_data/40_augment.ipynb #cb09888f
 _MALS = (.4416847, .41812873, .4237452)   # mean of its images
 
@@ -315,4 +350,5 @@ def camel_released(img:torch.Tensor, # (B,3,H,W) in [0,1]
 
 
 AUGMENT = dict(none=None, plain=plain, light=light, bot=bot, bot_released=bot_released, bot_jitter=bot_jitter,
-               irra=irra, transreid=transreid, camel=camel, camel_released=camel_released)
+               irra=irra, transreid=transreid, camel=camel, camel_released=camel_released,
+               channel=channel, channel_released=channel_released)

@@ -12,6 +12,7 @@ from reid_lab.data.augment import (
     bot,
     bot_released,
     camel,
+    channel_exchange,
     erase,
     irra,
     light,
@@ -174,3 +175,49 @@ def test_erasing_takes_single_settings_of_the_last_release():
     assert caught[0].filename == __file__ and torch.equal(old, draw(rectangle=augment.Rectangle(**given)))
     with pytest.raises(TypeError, match="rectangle=.* is of type tuple"):
         augment.erase(x, torch.Generator(), 1., (.1, .2))
+
+
+# ---- channel augmentation
+
+def test_channels_are_exchanged_as_drawn():
+    "The function against a loop over its own draws, image by image"
+    img = torch.rand(64, 3, 4, 2, generator=generator())
+    channels = torch.randint(3, (64,), generator=(g := generator()))
+    exchanged, grey = torch.rand(64, generator=g) < .75, torch.rand(64, generator=g) < .5
+    weights = torch.tensor([.299, .587, .114])
+    by_hand = img.clone()
+    for i, x in enumerate(by_hand):
+        if exchanged[i]: x[:] = img[i, channels[i]]
+        elif grey[i]: x[:] = torch.einsum("c,chw->hw", weights, img[i])
+    out = channel_exchange(img, generator())
+    torch.testing.assert_close(out, by_hand)
+    changed = (out != img).flatten(1).any(1)
+    assert exchanged.sum() < changed.sum() < 64
+
+
+@pytest.mark.parametrize("p, grey, shares", [
+    (.75, .5, (.25, .25, .25, .125, .125)),      # ChannelAdapGray of the program
+    (1., .5, (1/3, 1/3, 1/3, 0, 0)),             # its ChannelExchange
+    (0., 1., (0, 0, 0, 1, 0)), (0., 0., (0, 0, 0, 0, 1))])
+def test_shares_of_exchanged_and_grey_images(p, grey, shares):
+    colour = torch.tensor([.1, .5, .9])
+    out = channel_exchange(colour[None, :, None, None].repeat(6000, 1, 1, 1), generator(), p, grey)[:, :, 0, 0]
+    luma = float(.299*.1 + .587*.5 + .114*.9)
+    kinds = [torch.full((3,), v) for v in (.1, .5, .9, luma)] + [colour]
+    found = [((out - kind).abs().amax(1) < 1e-5).float().mean().item() for kind in kinds]
+    assert found == pytest.approx(shares, abs=.02) and sum(found) == pytest.approx(1)
+
+
+def test_infrared_images_keep_their_pixels():
+    infrared = torch.rand(32, 1, 8, 4, generator=generator()).repeat(1, 3, 1, 1)
+    torch.testing.assert_close(channel_exchange(infrared, generator()), infrared)
+
+
+def test_erasing_of_channel_augmentation_is_in_the_colours_of_paper_and_program():
+    black = torch.zeros(400, 3, 64, 32)
+    for name, colour in dict(channel=(.485, .456, .406), channel_released=(.5975, .5640, .5065)).items():
+        found = AUGMENT[name](black, generator())
+        levels = set(found.unique().mul(1e3).round().int().tolist()) - {0}
+        luma = .299*colour[0] + .587*colour[1] + .114*colour[2]
+        assert levels == {round(1e3*v) for v in (*colour, luma)}, name
+    with pytest.raises(ValueError, match="grey=2 is a share"): channel_exchange(black, generator(), grey=2)

@@ -6,7 +6,16 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from reid_lab.data.augment import AUGMENT
-from reid_lab.data.loaders import Batches, FreeOrder, Loading, Share, clothes_numbers, pk_order, shuffle_order
+from reid_lab.data.loaders import (
+    Batches,
+    FreeOrder,
+    Loading,
+    ModalityOrder,
+    Share,
+    clothes_numbers,
+    pk_order,
+    shuffle_order,
+)
 from reid_lab.data.table import ReidTable
 
 STORE = {f"{i}.jpg": np.random.default_rng(i).integers(0, 255, (16, 8, 3), dtype=np.uint8) for i in range(30)}
@@ -46,6 +55,47 @@ def test_pk_batches(sizes, k, seed):
     for rows in batches:
         ids, counts = np.unique(pid[rows], return_counts=True)
         assert len(ids) == P and (counts == k).all()
+
+
+@given(st.lists(st.tuples(st.integers(1, 7), st.integers(0, 7)), min_size=4, max_size=10), st.integers(1, 3),
+       st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_batches_of_both_modalities(sizes, k, seed):
+    "As many images of each for everybody who is seen in both, about once each; nobody else is drawn"
+    names = np.array(["visible", "infrared"])
+    pid = np.concatenate([np.full(sum(own), i) for i, own in enumerate(sizes)])
+    modality = np.concatenate([np.repeat(names, own) for own in sizes])
+    frame = pd.DataFrame(dict(pid=pid, modality=modality)).sample(frac=1, random_state=seed)
+    order, usable = ModalityOrder(k), [i for i, (_, infrared) in enumerate(sizes) if infrared]
+    if not usable:      # one modality is none
+        with pytest.raises(ValueError, match="two modalities or more"): order(frame, 4*k, np.random.default_rng(0))
+        return
+    assert order.left_out(frame).tolist() == [i for i in range(len(sizes)) if i not in usable]
+    if len(usable) < 2:
+        with pytest.raises(ValueError, match="a batch of 2 identities does not fit data in which 1"):
+            order(frame, 4*k, np.random.default_rng(0))
+        return
+    batches = order(frame, 4*k, np.random.default_rng(seed))
+    assert 1 <= len(batches) <= sum(-(-max(sizes[i])//k) for i in usable)//2
+    for rows in batches:
+        drawn = frame.iloc[rows]
+        assert drawn.groupby(["pid", "modality"]).size().tolist() == [k]*4
+        assert (drawn.pid.to_numpy().reshape(2, -1).T == drawn.pid.to_numpy()[[0, 2*k]]).all()  # one after the other
+    seen = np.concatenate(batches)
+    assert np.array_equal(seen, np.concatenate(order(frame, 4*k, np.random.default_rng(seed))))
+    if len(usable) == 2 and len({-(-max(sizes[i])//k) for i in usable}) == 1:       # no identity waits for another
+        assert set(seen) == set(np.flatnonzero(frame.pid.isin(usable)))
+
+
+def test_a_loader_names_who_is_never_in_a_batch_of_both_modalities():
+    t = table(18, 3)
+    t.frame["modality"] = ["visible", "infrared", "visible"]*5 + ["visible"]*3
+    with pytest.warns(UserWarning, match="ModalityOrder leaves 1 of 6 identities out of all batches"):
+        loader = Batches(t, 8, sampler=ModalityOrder(2))
+    assert loader.batch(0, 0)["modality"].tolist() == [0, 0, 1, 1]*2
+    for size in (8, 10):
+        with pytest.raises(ValueError, match="k=3 images of each of 2 modalities.*a multiple of 6 from 12"):
+            ModalityOrder(3)(t.frame, size, np.random.default_rng(0))
 
 
 def test_clothes_and_modalities_come_as_numbers():
