@@ -90,6 +90,7 @@ class Tokenizer:
         if context_length < 3:
             raise ValueError(f"context_length={context_length!r} leaves no room for a word; use at least 3")
         self.context_length, self.clean, self.cache = context_length, check_choice('clean', clean, FORMS), {}
+        self.raw_cache:dict[str, list[int]] = {}    # of words before cleaning
         self.reset_report()
 
     def reset_report(self) -> None:
@@ -102,7 +103,21 @@ class Tokenizer:
 
     def ids(self, text:str) -> list[int]: # Without start and end
         "`encode` after cleaning, word by word from a cache where that is the same"
-        if self.clean != 'keep': text = _cleaned(text, self.clean)
+        if self.clean == 'keep': return self._ids_of_clean(text)
+        # markup may reach over words, and other characters are looked at together
+        if not text.isascii() or not text.isprintable() or '<' in text or '&' in text:
+            return self._ids_of_clean(_cleaned(text, self.clean))
+        out = []
+        for word in text.split():
+            known = self.raw_cache.get(word)
+            if known is None:
+                if len(self.raw_cache) > 100_000: self.raw_cache.clear()
+                known = self.raw_cache[word] = self._ids_of_clean(_cleaned(word, self.clean))
+            out += known
+        return out
+
+    def _ids_of_clean(self, text):
+        "`encode`, word by word from a cache where that is the same"
         if not text.isascii() or _CONTROL.search(text): return self.encode(text)
         out = []
         for word in text.split():

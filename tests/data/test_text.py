@@ -14,6 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from reid_lab.core.basics import stream
 from reid_lab.data.text import (
+    _cleaned,
     EDA_OPS,
     STOP_WORDS,
     THESAURUS,
@@ -123,6 +124,17 @@ def test_save_and_load(tok, captions, tmp_path):
 @example(text="0\x1c0")
 def test_the_word_cache_changes_nothing(bert, clip, text):
     for t in (bert, clip): assert t.ids(text) == t.encode(text)
+
+
+@pytest.mark.parametrize('form', ['letters', 'plain'])
+@given(st.lists(st.one_of(st.sampled_from(["[UNK]", "[MASK].", "don't", "T-shirt", "a[UNK]b", "&amp;", "<b>", "red</b>",
+                                           "caf\u00e9", "1980s", "it's,", "\t", "\x0b"]),
+                          st.text(st.characters(max_codepoint=0x17f), max_size=8)), max_size=12))
+def test_words_cleaned_one_by_one_are_those_of_the_cleaned_text(bert, form, words):
+    tokenizer = WordPiece(bert.vocab, clean=form)
+    text = ' '.join(words)
+    whole = tokenizer._ids_of_clean(_cleaned(text, form))
+    assert tokenizer.ids(text) == whole == tokenizer.ids(text)      # also from the cache
 
 
 def test_clip_equals_open_clip(captions):
