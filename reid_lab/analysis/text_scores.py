@@ -15,6 +15,7 @@ from torch import nn
 
 from ..data.loaders import tokenize
 from ..data.table import ReidTable
+from ..models.backbones import ImageKeys
 from ..retrieval.embeddings import Embeddings, embed_images, embed_texts, image_embeddings, image_pixels
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.ranking import rank
@@ -39,11 +40,13 @@ class Matcher:
         self.gallery = gallery
         with torch.inference_mode(): states = [self._states(rows) for rows in _batches(len(gallery))]
         self.image_emb = torch.cat([emb for emb, _ in states])
-        self.image_tokens = torch.cat([tokens for _, tokens in states])
+        parts = [tokens for _, tokens in states]
+        self.image_tokens = ImageKeys.concat(parts) if isinstance(parts[0], ImageKeys) else torch.cat(parts)
 
-    def _states(self, rows): # -> embeddings, tokens
+    def _states(self, rows): # -> embeddings, tokens or what the matcher reads of them
         "What the model makes of some images"
-        return self.model.image_states(image_pixels(self.model, self.gallery, rows, self.device))
+        emb, tokens = self.model.image_states(image_pixels(self.model, self.gallery, rows, self.device))
+        return emb, self.model.match_states(tokens) if hasattr(self.model, 'match_states') else tokens
 
     @property
     def images(self) -> Embeddings:

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'PixelNorm', 'norm2d', 'ResBlock', 'ImageTower', 'ResTower', 'power_mean', 'TokenPool', 'Attention',
-           'TextLayer', 'init_text', 'TextEncoder', 'CrossEncoder', 'bert_start', 'load_bert', 'norm_layers',
-           'norm_parameters', 'norm_gradients']
+           'TextLayer', 'init_text', 'TextEncoder', 'ImageKeys', 'CrossEncoder', 'bert_start', 'load_bert',
+           'norm_layers', 'norm_parameters', 'norm_gradients']
 
 # %% ../../nbs/05_models/05_backbones.ipynb #553002f7
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -156,12 +156,21 @@ class Attention(nn.Module):
     def _heads(self, x): # (B,L,D) -> (B,heads,L,D/heads)
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
+    def keys(self, kv:Tensor, # (B,N,Dkv)
+        ) -> tuple[Tensor, Tensor]: # (B,N,D) keys, (B,N,D) values
+        "What `forward` makes of `kv`, for several calls with the same"
+        return self.k(kv), self.v(kv)
+
     def forward(self, x:Tensor, # (B,L,D) queries and residual
-        kv:Tensor=None, # (B,N,Dkv) keys and values; `x` itself when None
+        kv:Tensor | tuple[Tensor, Tensor]=None, # (B,N,Dkv) keys and values, or what `keys` made; `x` itself when None
         mask:Tensor=None, # (B,N) True where a key may be attended
-        ) -> Tensor: # (B,L,D)
+        row_of:Tensor=None, # (P,) row of `x` for each of P rows of `kv`; None: row by row
+        ) -> Tensor: # (B,L,D), or (P,L,D)
         kv = x if kv is None else kv
-        q, k, v = self._heads(self.q(x)), self._heads(self.k(kv)), self._heads(self.v(kv))
+        q = self.q(x)
+        k, v = kv if isinstance(kv, tuple) else self.keys(kv)
+        if row_of is not None: x, q = x[row_of], q[row_of]
+        q, k, v = self._heads(q), self._heads(k), self._heads(v)
         mask = None if mask is None else mask[:, None, None, :]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.p if self.training else 0.)
         y = self.out(y.transpose(1, 2).flatten(2))
@@ -195,12 +204,12 @@ class TextLayer(nn.Module):
 
     def forward(self, x:Tensor, # (B,L,D)
         mask:Tensor=None, # (B,L) True at real tokens
-        img_tok:Tensor=None, # (B,N,Dv), for cross-attention
+        img_tok:Tensor | tuple[Tensor, Tensor]=None, # (B,N,Dv), for cross-attention, or its keys and values
         text_of:Tensor=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
         ) -> Tensor: # (B,L,D), or (P,L,D)
         x = self.attn(x, mask=mask) # reads no image, so once per text
-        if text_of is not None: x = x[text_of]
-        if self.cross is not None: x = self.cross(x, img_tok)
+        if self.cross is not None: x = self.cross(x, img_tok, row_of=text_of)
+        elif text_of is not None: x = x[text_of]
         return self.norm(x + F.dropout(self.down(F.gelu(self.up(x))), self.p, self.training))
 
 # %% ../../nbs/05_models/05_backbones.ipynb #2a59dac1
@@ -250,6 +259,22 @@ class TextEncoder(nn.Module):
         return self.encode(self.embed(tokens), tokens != self.pad_id)
 
 # %% ../../nbs/05_models/05_backbones.ipynb #b95fecad
+@dataclass(frozen=True)
+class ImageKeys:
+    "Image tokens as the cross-attentions of a `CrossEncoder` read them, for several texts"
+    layers: tuple[tuple[Tensor, Tensor], ...]   # (B,N,D) keys and values of each layer
+
+    def __getitem__(self, rows:Tensor) -> 'ImageKeys': # (P,) images, with repeats
+        return ImageKeys(tuple((keys[rows], values[rows]) for keys, values in self.layers))
+
+    @classmethod
+    def concat(cls, parts:Sequence['ImageKeys'], # Of several images each
+        ) -> 'ImageKeys':
+        "Those of all parts, in their order"
+        both = zip(*(part.layers for part in parts))
+        return cls(tuple(tuple(torch.cat(one) for one in zip(*of_layer)) for of_layer in both))
+
+
 class CrossEncoder(nn.Module):
     "Text layers that also attend to image tokens; BERT-base's second half with its default sizes"
     def __init__(self, width:int=768, # Of the text states
@@ -264,13 +289,19 @@ class CrossEncoder(nn.Module):
         self.layers = nn.ModuleList([TextLayer(width, heads, ffn, img_width, dropout) for _ in range(layers)])
         self.apply(lambda m: init_text(m, width))
 
+    def keys(self, img_tok:Tensor, # (B,N,Dv)
+        ) -> ImageKeys: # Takes `2*width*layers/Dv` times the memory of the tokens
+        "What `forward` makes of images, whatever the text"
+        return ImageKeys(tuple(layer.cross.keys(img_tok) for layer in self.layers))
+
     def forward(self, txt:Tensor, # (B,L,D) text states
         mask:Tensor, # (B,L) True at real tokens
-        img_tok:Tensor, # (B,N,Dv) image tokens
+        img_tok:Tensor | ImageKeys, # (B,N,Dv) image tokens, or what `keys` made of them
         text_of:Tensor=None, # (P,) which of the B texts belongs to each of P images; None: one image a text
         ) -> Tensor: # (B,L,D), or (P,L,D)
-        for layer in self.layers:
-            txt = layer(txt, mask, img_tok, text_of)
+        for number, layer in enumerate(self.layers):
+            img = img_tok.layers[number] if isinstance(img_tok, ImageKeys) else img_tok
+            txt = layer(txt, mask, img, text_of)
             if text_of is not None: mask, text_of = mask[text_of], None
         return txt
 

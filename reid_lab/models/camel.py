@@ -27,6 +27,7 @@ from ..losses import basics as loss_basics, text as text_losses
 from ..losses.added import with_added_losses
 from reid_lab.models.backbones import (
     CrossEncoder,
+    ImageKeys,
     ImageTower,
     PixelNorm,
     ResTower,
@@ -168,9 +169,17 @@ def set_negatives(self:CAMeL,
 
 
 @patch
+def match_states(self:CAMeL, img_tok:Tensor, # (B,N,Dv) image tokens
+    ) -> Tensor | ImageKeys:
+    "What to keep of images for `match_logit` with many captions: their keys, if these are no larger"
+    if 2*self.cross.width*len(self.cross.layers) > img_tok.shape[-1]: return img_tok
+    return self.cross.keys(img_tok)
+
+
+@patch
 def match_logit(self:CAMeL, txt:Tensor, # (B,L,Dt) caption states
     mask:Tensor, # (B,L) True for words
-    img_tok:Tensor, # (P,N,Dv) image tokens
+    img_tok:Tensor | ImageKeys, # (P,N,Dv) image tokens, or rows of what `match_states` gave
     text_of:Tensor=None, # (P,) caption of each image; None: row by row
     ) -> Tensor: # (P,2)
     "ITM logits of captions and images"

@@ -14,7 +14,6 @@ from hypothesis import example, given, settings, strategies as st
 
 from reid_lab.core.basics import stream
 from reid_lab.data.text import (
-    _cleaned,
     EDA_OPS,
     STOP_WORDS,
     THESAURUS,
@@ -22,6 +21,7 @@ from reid_lab.data.text import (
     Masking,
     UnreadText,
     WordPiece,
+    _cleaned,
     clean_caption,
     delete_words,
     eda,

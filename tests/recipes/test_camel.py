@@ -15,6 +15,7 @@ from reid_lab.analysis.text_scores import Matcher, evaluate
 from reid_lab.core.basics import stream
 from reid_lab.data.loaders import tokenize
 from reid_lab.data.text import WordPiece
+from reid_lab.models.backbones import ImageKeys
 from reid_lab.models.zoo import create_model, list_models
 from reid_lab.recipes import camel, camel_report, cfam, cfan, dart3, dmg
 from reid_lab.recipes.camel import (
@@ -29,7 +30,7 @@ from reid_lab.recipes.camel import (
 )
 from reid_lab.recipes.camel_settings import PRESETS, STUDIES, TABLE_IV, TITLES, VARIANTS, Config, run_arguments
 from reid_lab.recipes.study import FIGURES, Study, find_study, settings_frame
-from reid_lab.retrieval.embeddings import embed_images
+from reid_lab.retrieval.embeddings import embed_images, image_pixels
 from reid_lab.retrieval.rerank import MatchBatches, rerank_itm
 from reid_lab.training import checkpoints, fit
 from reid_lab.training.callbacks import refresh_batchnorm
@@ -340,6 +341,24 @@ def test_a_gallery_is_read_once_for_both_ways_to_rank(data, monkeypatch):
     matcher = Matcher(model, gallery, e["q"].caption)
     one, many = (rerank_itm(e["q"], e["g"], matcher, k_test=4, batches=MatchBatches(n)) for n in (7, 1024))
     assert matcher.batches.pairs < 1024 and torch.allclose(one.logit, many.logit, atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_matching_with_keys_made_once_an_image(data, layers):
+    "To the last bit the logits of pairs whose tokens are read anew; where keys are larger, tokens are kept"
+    torch.manual_seed(0)
+    model = create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32), layers=layers).eval()
+    gallery, captions = data.target.gallery("val"), data.target.text_queries("val").caption
+    matcher = Matcher(model, gallery, captions)
+    assert isinstance(matcher.image_tokens, ImageKeys) == (layers == 1)
+    query, image = np.repeat(np.arange(6), 5), np.arange(30)*7 % len(gallery)
+    with torch.inference_mode():
+        emb, tokens = model.image_states(image_pixels(model, gallery, range(len(gallery))))
+        _, states, mask = model.text_states(tokenize(data.tokenizer, captions.tolist()[:6]))
+        anew = model.cross(states[query], mask[query], tokens[image])
+        logits = model.match(model.pool_text(anew, mask[query]))[:, 1]
+    assert torch.allclose(matcher(query, image), logits, atol=1e-5)
+    assert matcher(query, image).std() > 0
 
 
 def test_statistics_of_batchnorm_need_the_images_alone(data, monkeypatch):
