@@ -119,7 +119,9 @@ def _metrics(a):
 
 def _print_json(scores, open_set):
     "The scores for a program"
-    protocol = {} if scores.plan is None else dict(protocol=scores.plan.protocol.name)
+    protocol = {}
+    if scores.plan is not None:
+        protocol = dict(protocol=scores.plan.protocol.name, rows=scores.plan.record(), skipped=scores.why_skipped())
     scores = scores | dict(junk=scores.junk, n_unknown=scores.left_out.n_unknown) | protocol
     if open_set is not None:
         scores = scores | dict(open_set=open_set.rates.to_dict('records'),
@@ -190,16 +192,23 @@ def _sides_with_cameras(a):
         raise ValueError(f'--protocol {protocol.name} says which rows ask and which are searched; give both files, or '
                          'one file twice')
     if protocol is None: _check_columns(a, (a.query, q))
-    if not a.gallery: return q, None, junk_of(a)
+    if not a.gallery: return q, None
     g = _features(a.gallery, a.key, ('cam',), 12, 'gallery')
     check_rows(a.gallery, g)
     if protocol is None:
         _check_columns(a, (a.gallery, g))
-        return *two_sides(q, g), junk_of(a)
+    else: _check_protocol_columns(a, q, g)
+    return two_sides(q, g)
+
+
+def _scene(a, q, g):
+    "What the page of `--open` shows: all rows, or those of the first draw of a protocol"
+    from reid_lab.widgets.scene import Scene
+    protocol = protocol_of(a)
+    if protocol is None: return Scene(q, g, junk=junk_of(a), distance=a.distance)
     from reid_lab.retrieval.draws import protocol_sides
-    _check_protocol_columns(a, q, g)
-    sides = protocol_sides(protocol, *two_sides(q, g))
-    return sides.q, sides.g, sides.junk
+    sides = protocol_sides(protocol, q, g)
+    return Scene(sides.q, sides.g, junk=sides.junk, distance=a.distance)
 
 
 def _bias(a):
@@ -211,18 +220,18 @@ def _bias(a):
     page = _cockpit_page(a)
     name = ' and '.join(Path(path).name for path in (a.query, a.gallery) if path)
     with stoppable(), Display('bias report', sections=False):
-        with phase('reading features'): q, g, junk = _sides_with_cameras(a)
+        with phase('reading features'): q, g = _sides_with_cameras(a)
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_names
+        audit = AuditSettings(seed=a.seed, junk=junk_of(a), protocol=protocol_of(a))
         report = bias_report(q, g, distance=a.distance, map_method=(a.map or 'pca') if a.out else 'none',
-                             audit=AuditSettings(seed=a.seed, junk=junk), name=name)
+                             audit=audit, name=name)
         if a.out:
             with phase('drawing and writing the report'): report.save(a.out)
         if a.open:
-            from reid_lab.widgets.scene import Scene
-            with phase('writing the page'):
-                _cockpit(a, Scene(q, g, junk=junk, distance=a.distance), name, page, report.verdict)
-    print(json_line(report.to_dict()) if a.json else '\n'.join([str(report), *camera_names(q, g), *_one_draw(a)]))
+            with phase('writing the page'): _cockpit(a, _scene(a, q, g), name, page, report.verdict)
+    if a.json: print(json_line(report.to_dict()))
+    else: print('\n'.join([str(report), *camera_names(q, g), *_one_draw(a, report)]))
     if a.out and not a.json: print(f'report: {a.out}')
     if a.open and not a.json: print(f'page: {page}')
     if a.open and sys.stdout.isatty(): # somebody is there
@@ -231,13 +240,15 @@ def _bias(a):
     return 0
 
 
-def _one_draw(a):
+def _one_draw(a, report):
     "What a report has of a protocol"
     protocol = protocol_of(a)
     if protocol is None: return []
+    said = [note for note in report.notes if note.startswith(('Took part', 'Printed'))]
     part = f', the first of {protocol.n_draws} draws' if protocol.n_draws > 1 else ''
     ranks = '' if protocol.measure.cmc == 'images' else '; R1 is that of images here'
-    return [f'protocol: {protocol.name}{part}{ranks}; `reid_lab metrics --protocol {protocol.name}` has its scores']
+    return [f'protocol: {protocol.name}{part}{ranks}; `reid_lab metrics --protocol {protocol.name}` has its scores',
+            *said]
 
 
 def _cockpit(a, scene, name, page, verdict):

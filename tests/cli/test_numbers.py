@@ -276,3 +276,36 @@ def test_embedded_roles_part_a_test_split_under_a_protocol(split_with_roles, cap
 def test_splits_and_roles_that_are_not_there_are_refused(split_with_roles, words, says, capsys):
     given = ["embed", str(split_with_roles/"m.csv"), "--model", "bot_tiny", "--out", str(split_with_roles/"no"), *words]
     assert main(given) == 2 and says in capsys.readouterr().err
+
+
+def test_what_a_protocol_scored_is_counted_beside_its_printed_counts(two_modalities, capsys):
+    file = two_modalities
+    assert main(["metrics", file, file, "--protocol", "sysu.indoor", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows["queries"] == dict(given=96, rows=32, left_out={"modality is not infrared": 64})
+    assert (rows["gallery"]["given"], rows["gallery"]["rows"]) == (96, 8)
+    assert rows["gallery"]["left_out"] == {"modality is not visible": 32, "cam is not 1 or 2": 32, "not drawn": 24}
+    assert rows["printed"] == dict(queries=3803, skipped=1595, gallery=112, people=96)
+    assert main(["metrics", file, file, "--protocol", "sysu.indoor"]) == 0
+    text = capsys.readouterr().out
+    assert "took part: 32 of 96 queries, 8 of 96 gallery images; left out: queries, modality is not infrared" in text
+    assert "printed: 3,803 queries, 1,595 skipped, 112 gallery" in text
+    assert "another number here of queries and gallery" in text
+
+
+def test_a_bias_report_has_the_average_precision_of_its_protocol_and_says_which_it_is(two_modalities, capsys, tmp_path):
+    file, precision = two_modalities, {}
+    for name in ("market", "market.trapezoid"):
+        assert main(["metrics", file, file, "--protocol", name, "--json"]) == 0
+        precision[name] = json.loads(capsys.readouterr().out)["mAP"]
+    assert abs(precision["market"] - precision["market.trapezoid"]) > .1
+    words = ["--protocol", "market.trapezoid", "--json", "--map", "none", "--out", str(tmp_path/"report")]
+    assert main(["bias", file, file, *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    precision_of = {(row["method"], row["distance"]): row["mAP"] for row in found["summary"]}
+    assert precision_of["No adaptation", "cosine"] == pytest.approx(precision["market.trapezoid"], abs=1e-4)
+    assert {name: found["protocol"][name] for name in ("name", "draw", "n_draws", "ap")} == dict(
+        name="market.trapezoid", draw=0, n_draws=1, ap="trapezoid")
+    for kept in ("report.md", "report.html"):
+        text = (tmp_path/"report"/kept).read_text().replace("\\", "")
+        assert "Protocol: market.trapezoid. AP is the area by trapezoids." in text and "96 of 96" in text

@@ -236,6 +236,7 @@ def both_scores(q:Embeddings, # Queries
     g:Embeddings, # Gallery
     on_progress:Callable[[float], None] | None=None, # Called with the share of the queries that are done
     junk:Junk | str | None=AUTO, # What is left out, as in `retrieval_metrics`
+    ap:str='step', # Form of average precision, as in `Scoring`
     ) -> tuple[dict, dict]: # {distance: `per_query` of `retrieval_metrics`}, reasons -> queries without a match
     "Ranks and average precisions of every query under both distances, in one pass over the gallery"
     rule = apply_junk(junk, q, g).rule
@@ -250,7 +251,7 @@ def both_scores(q:Embeddings, # Queries
     same_twice = SameImages.of_pairs(np.concatenate([2*same.query, 2*same.query + 1]), np.tile(same.image, 2))
     found = metrics_from_similarity(BothDistances(q.emb, g.emb, on_progress), twice(q.pid), g.pid,
                                     {name: twice(values) for name, values in of_queries.items()}, of_images,
-                                    scoring=Scoring(junk=rule), per_query=True, same=same_twice)['per_query']
+                                    scoring=Scoring(junk=rule, ap=ap), per_query=True, same=same_twice)['per_query']
     euclidean, cosine = ({name: values[row::2] for name, values in found.items()} for row in (0, 1))
     one = dict(euclidean=euclidean, cosine=cosine)
     return {distance: one[distance] for distance in DISTANCES}, skipped

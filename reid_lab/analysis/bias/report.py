@@ -46,6 +46,7 @@ class BiasReport:
     checks:list[str] = field(default_factory=list) # Who is scored, whether the advice holds on other people
     held_out:pd.DataFrame | None = None # Of `held_out`; None with few people
     open_set:OpenSet | None = None # Before and after the advised remedy
+    protocol:dict = field(default_factory=dict) # Name, draw, form of AP and counts; {} without a protocol
 
     def __repr__(self):
         sentences = [*self.advice, *self.checks, *(f'Warning: {w}' for w in self.warnings)]
@@ -232,7 +233,7 @@ def to_dict(self:BiasReport) -> dict: # Values that JSON can hold
     rates = self.open_set.rates if self.open_set is not None else None
     return ({name: getattr(self,
                            name) for name in texts} | {name: rows(getattr(self, name)) for name in frames}
-            | dict(open_set=rows(rates)))
+            | dict(open_set=rows(rates)) | (dict(protocol=self.protocol) if self.protocol else {}))
 
 
 @patch
