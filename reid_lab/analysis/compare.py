@@ -220,7 +220,8 @@ class SharedLabels:
 def _columns_to_share(settings):
     "Columns that a rule reads, beside cameras"
     if settings.protocol is None: return () if settings.junk == AUTO else settings.junk.columns_and_names
-    return tuple(dict.fromkeys(name for side in ('queries', 'gallery') for name in settings.protocol.columns(side)))
+    needed = [name for side in ('queries', 'gallery') for name in settings.protocol.columns(side)]
+    return tuple(dict.fromkeys([*needed, 'cam_name', 'role'])) # these may be there
 
 
 def _shared_columns(features, names):

@@ -998,14 +998,11 @@ class RetrievalScores(dict):
     def _protocol_notes(self):
         "Which protocol was applied, and which rows took no part"
         if self.plan is None: return []
-        rest = [f'{found.side}, {found.reason}: {found.rows:g}' for found in self.plan.rest if found.rows]
         spread = ''
         if len(self.draws) > 1:
             of_draws = [draw['mAP'] for draw in self.draws]
             spread = f', means over {len(of_draws)} draws (mAP from {min(of_draws):.2f} to {max(of_draws):.2f})'
-        found = [f'protocol: {self.plan.protocol.name}{spread}']
-        if rest: found.append(f"no part in it: {'; '.join(rest)}")
-        return found
+        return [f'protocol: {self.plan.protocol.name}{spread}', *self.plan.words()]
 
 
 def _means(queries, scoring):

@@ -136,8 +136,9 @@ def test_scores_by_a_protocol_are_those_of_the_metrics(protocol):
 
 
 def of_cameras_from_0(f):
-    "The same with three cameras, 0 to 2"
-    sides = [Embeddings(e.emb, e.pid, e.cam % 3, e.path, columns=e.columns) for e in (f.q, f.g)]
+    "The same with three cameras, 0 to 2, and their names in PRCC"
+    def named(e): return e.columns | dict(cam_name=np.array([*"ABC"])[e.cam % 3])
+    sides = [Embeddings(e.emb, e.pid, e.cam % 3, e.path, columns=named(e)) for e in (f.q, f.g)]
     return ModelFeatures(f.label, *sides)
 
 
@@ -160,3 +161,15 @@ def test_tracks_are_pooled_before_they_are_compared():
     found = compare_features(both, "demo", CompareSettings(draws=100, protocol="mars.torchreid"))
     want = retrieval_metrics(both[1].q, both[1].g, protocol="mars.torchreid")
     assert found.scored[1].intervals.mean[1] == pytest.approx(want["mAP"], abs=1e-3)
+
+
+def test_roles_part_the_rows_of_a_whole_test_split_in_a_comparison():
+    rng = np.random.default_rng(0)
+    role = np.where(np.arange(60) % 3 == 0, "query", "gallery")
+    rows = dict(path=[f"{i}.jpg" for i in range(60)], columns=dict(role=role))
+    e, other = (Embeddings(rng.normal(size=(60, 8)), np.arange(60) % 5, np.arange(60)//5 % 4, **rows) for _ in range(2))
+    both = [ModelFeatures("a", e, e), ModelFeatures("b", other, other)]
+    found = compare_features(both, "demo", CompareSettings(draws=100, protocol="market"))
+    want = retrieval_metrics(e, e, protocol="market")
+    assert found.scored[0].intervals.mean[1] == pytest.approx(want["mAP"], abs=1e-3)
+    assert len(found.scored[0].values) == want["n_query"] <= 20

@@ -308,4 +308,5 @@ def test_a_bias_report_has_the_average_precision_of_its_protocol_and_says_which_
         name="market.trapezoid", draw=0, n_draws=1, ap="trapezoid")
     for kept in ("report.md", "report.html"):
         text = (tmp_path/"report"/kept).read_text().replace("\\", "")
-        assert "Protocol: market.trapezoid. AP is the area by trapezoids." in text and "96 of 96" in text
+        for part in ("Protocol market.trapezoid: ", "AP is the area by trapezoids.", "Took part: 96 of 96 queries"):
+            assert part in text

@@ -55,7 +55,7 @@ from ...retrieval.draws import ProtocolSides, chosen_sides
 from ...retrieval.embeddings import FIELDS, Embeddings
 from ...retrieval.junk import AUTO, Junk, as_junk, junk_words
 from ...retrieval.left_out import SideColumns, apply_junk
-from ...retrieval.protocols import Measure, Protocol, as_protocol, given_protocol, refuse_two_rules
+from ...retrieval.protocols import AP, Protocol, as_protocol, given_protocol, refuse_two_rules
 from ...retrieval.scores import DISTANCES
 from ...retrieval.sides import same_images, two_sides
 from ...tta.dart3 import Dart3Lite, LiteSettings
@@ -299,6 +299,11 @@ class AuditSettings:
         if self.file is not None and not hasattr(self.file, 'write'):
             raise TypeError(f"file={self.file!r} must be an open file, such as sys.stderr, or None")
 
+    @property
+    def ap(self) -> str: # A key of `reid_lab.retrieval.protocols.AP`
+        "The form of average precision"
+        return 'step' if self.protocol is None else self.protocol.measure.ap
+
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #5df3636f
 TIMES = {'adapt': 1, 'learn': 15, 'rank': 10, 'cluster': 3, 'halves': 2, 'open set': 3} # Parts of the progress
 
@@ -397,9 +402,9 @@ def _adapted_in_steps(task):
         yield found
 
 
-def _retrieval(way, rule, on_progress):
+def _retrieval(way, task, on_progress):
     "Scores of a method under both distances, in one pass"
-    found, skipped = both_scores(way.q, way.g, on_progress, rule)
+    found, skipped = both_scores(way.q, way.g, on_progress, task.rule, task.settings.ap)
     rows, AP, frames = {}, {}, []
     for distance, per_query in found.items():
         ok = per_query['n_match'] > 0
@@ -442,7 +447,7 @@ def _measure(task):
         rows = {np.nan: {}}     # of no distance, where retrieval is not scored
         if task.known:
             with task.step(f'{way.method}: rank', TIMES['rank']) as on_progress:
-                retrieval, sentences_of_it = _with_warnings(_retrieval, way, task.rule, on_progress)
+                retrieval, sentences_of_it = _with_warnings(_retrieval, way, task, on_progress)
             if way.method == NO_ADAPTATION: measured.warnings += sentences_of_it
             measured.add(retrieval)
             rows = retrieval.rows
@@ -571,6 +576,7 @@ def bias_report(q:Embeddings, # Raw query features with cameras; `pid` -1 if unk
         else: report.advice = _describe(measured.summary)
     report.warnings = _all_warnings(task, measured, facts, n_scored, searched)
     report.notes = _of_protocol(chosen) + _notes(task, measured, report.verdict, searched) + names
+    report.protocol = _record_of_protocol(chosen)
     return report
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #e4be2684
@@ -640,11 +646,21 @@ def _of_protocol(sides):
     "Which draw of which protocol is audited, and what its scores would be beside these"
     if sides is None: return []
     words = sides.words()
-    out = [f'{words[0].upper()}{words[1:]}: {len(sides.q):,} queries ask and {len(sides.g):,} images are searched.']
-    if sides.rule.measure != Measure():
-        out.append(f'Here R1 is that of images and AP the mean of the precisions at the matches; in the protocol '
-                   f'{sides.rule.measure.words()} `reid_lab metrics --protocol {sides.protocol.name}` has its scores.')
+    out = [f'{words[0].upper()}{words[1:]}: {len(sides.q):,} queries ask and {len(sides.g):,} images are searched.',
+           f'AP is {AP[sides.rule.measure.ap]}.',
+           *(f'{sentence[0].upper()}{sentence[1:]}.' for sentence in sides.plan.words())]
+    if sides.rule.measure.cmc != 'images':
+        out.append(f'Here R1 is that of images; in the protocol {sides.rule.measure.words()} '
+                   f'`reid_lab metrics --protocol {sides.protocol.name}` has its scores.')
     return out
+
+
+def _record_of_protocol(sides):
+    "The same for a program"
+    if sides is None: return {}
+    protocol = sides.protocol
+    return dict(name=protocol.name, draw=sides.draw, n_draws=protocol.n_draws, ap=protocol.measure.ap,
+                rows=sides.plan.record())
 
 
 def _notes(task, measured, verdict, searched):
@@ -682,5 +698,5 @@ def advise(q:Embeddings, # Raw query features with cameras
         task = _Task(q, g, rule, True, 'none', audit, bar.step)
         for way in _adapted_in_steps(task):
             with task.step(f'{way.method}: rank', TIMES['rank']) as on_progress:
-                measured.add(_retrieval(way, task.rule, on_progress))
+                measured.add(_retrieval(way, task, on_progress))
     return verdict_of(PairedScores(measured.AP, q.pid), distance)
