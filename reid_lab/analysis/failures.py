@@ -26,8 +26,10 @@ from ..data.table import ReidTable
 from ..data.text import Tokenizer
 from ..figures.ranked_lists import ranked_lists
 from ..figures.style import PaperFigure
+from ..retrieval.draw_scores import DrawScores, scores_of_draw
+from ..retrieval.draws import chosen_sides
 from ..retrieval.embeddings import Embeddings
-from ..retrieval.junk import AUTO, takes_same_camera
+from ..retrieval.junk import AUTO, as_junk, takes_same_camera
 from ..retrieval.left_out import SideColumns, apply_junk, codes_of, compared_labels
 from ..retrieval.metrics import Scoring, retrieval_metrics
 from ..retrieval.ranking import rank, rivals
@@ -81,6 +83,26 @@ FACTS = dict(images='read=table.read', cameras='cam in both Embeddings', caption
              crops='images as queries', said='said=', attrs='attrs=', visible='visible=', tokens='tokenizer=')
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #85f668e1
+def _take_sides(q, g, how):
+    "The sides of a draw, if a protocol is given, and in `how` what remains for them"
+    protocol, draw = how.pop('protocol', None), how.pop('draw', 0)
+    if protocol is None and isinstance(how.get('scores'), DrawScores): protocol = how['scores'].protocol
+    sides = chosen_sides(q, g, protocol, draw, as_junk(how.get('junk', AUTO)))
+    if sides is None: return None
+    how['junk'] = sides.junk
+    if how.get('scores') is not None: how['scores'] = scores_of_draw(how['scores'], sides, (len(q), len(g)))
+    return sides
+
+
+def _check_single_images(sides, **facts):
+    "Refuse what is known of single images where tracks are pooled"
+    if not sides.protocol.measure.pooling: return
+    for name, values in facts.items():
+        if values is None: continue
+        raise ValueError(f'protocol={sides.protocol.name!r} pools the images of a track, and {name} is of single '
+                         f'images; leave {name} out')
+
+
 class Searched:
     "A labelled search, with everything that reasons are measured from; queries without a match are left out"
     @takes_same_camera
@@ -92,26 +114,35 @@ class Searched:
         visible:dict[str, float] | None=None, # Path -> share of the person that nothing hides, 0 to 1
         tokenizer:Tokenizer | None=None, # Of the model that reads the captions
         k:int=1, # A failure: no right image among the first k
-        **how, # `junk`, `distance` and `scores` of `retrieval_metrics`
+        **how, # `junk`, `distance`, `scores` and `protocol` of `retrieval_metrics`, and `draw`: which draw, from 0
         ):
-        for x in how: check_choice('argument', x, ('junk', 'distance', 'scores'))
+        for x in how: check_choice('argument', x, ('junk', 'distance', 'scores', 'protocol', 'draw'))
         for name, x, n in (('said', said, len(q)), ('attrs', attrs, len(g))):
             if x is not None and len(x) != n:
                 raise ValueError(f"{name} has {len(x)} entries; one of {n} rows each")
         if k < 1: raise ValueError(f"k={k}; it is the number of images that are looked at, at least one")
         labels = ('pid', 'cam', *compared_labels(how.get('junk', AUTO)))    # reasons compare cameras, whatever is junk
         q, g = one_numbering(q, g, tuple(dict.fromkeys(labels)))
+        self.sides, given = _take_sides(q, g, how), np.arange(len(q))   # `sides`: of a draw, or None
+        if self.sides is not None:
+            _check_single_images(self.sides, said=said, attrs=attrs)
+            q, g, given = self.sides.q, self.sides.g, self.sides.rows.queries
+            if said is not None: said = [said[i] for i in given]
+            if attrs is not None: attrs = [attrs[i] for i in self.sides.rows.gallery]
         how['junk'] = apply_junk(how.get('junk', AUTO), q, g).rule  # once, and not of each part of the queries
-        found = retrieval_metrics(q, g, per_query=True, scoring=Scoring(ties='order'), **how)['per_query']
+        scoring = Scoring(ties='order', protocol=self.sides and self.sides.rule)
+        rule = how if self.sides is None else {name: value for name, value in how.items() if name != 'junk'}
+        found = retrieval_metrics(q, g, per_query=True, scoring=scoring, **rule)['per_query']
         near = rivals(q, g, **how)
-        self.query = np.flatnonzero(found['n_match'] > 0) # positions in the `q` that was given
-        if (near.wrong[self.query] == -1).any():
+        asks = np.flatnonzero(found['n_match'] > 0)
+        self.query = given[asks] # positions in the `q` that was given (of its tracks, where a protocol pools them)
+        if (near.wrong[asks] == -1).any():
             raise ValueError("g holds nobody but the queries' own persons: no query can fail. Give the "
                              "whole gallery")
-        self.near = near.iloc[self.query].assign(AP=found['AP'][self.query]).reset_index(drop=True)
+        self.near = near.iloc[asks].assign(AP=found['AP'][asks]).reset_index(drop=True)
         self.failed = (self.near['first'] > k).to_numpy()
-        self.q, self.g, self.k, self.how = q[self.query], g, k, how
-        self.said = None if said is None else [said[i] for i in self.query]
+        self.q, self.g, self.k, self.how = q[asks], g, k, how   # `g`: that of the draw; `near` counts in it
+        self.said = None if said is None else [said[i] for i in asks]
         self.read, self.attrs, self.visible, self.tokenizer = read, attrs, visible, tokenizer
         self._seen = {}  # path -> what the image looks like
         captions = q.caption is not None and q.meta.get('kind') != 'image'
@@ -123,7 +154,8 @@ class Searched:
 
     def __len__(self): return len(self.query)
     def __repr__(self):
-        return (f"Searched({len(self)} queries, {self.failed.sum()} failures, gallery {len(self.g)}; known: "
+        by = f', {self.sides.words()}' if self.sides is not None else ''
+        return (f"Searched({len(self)} queries, {self.failed.sum()} failures, gallery {len(self.g)}{by}; known: "
                 f"{', '.join(k for k in FACTS if k in self.facts)})")
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #7a71633c

@@ -10,7 +10,7 @@ import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -310,7 +310,7 @@ def _either_order(function:_Function) -> _Function:
         q_and_g, others = sides[:2], sides[2:]
         if len(q_and_g) < 2: return function(*q_and_g, protocol=protocol, **kwargs)
         return function(*q_and_g, protocol, *others, **kwargs)
-    return call
+    return cast(_Function, call)
 
 
 @_either_order
@@ -405,7 +405,8 @@ def protocol_sides(q:Embeddings, # Queries
     "The features that ask and are searched in one draw of a protocol"
     protocol = as_protocol(protocol)
     check_whole('draw', draw, 0, protocol.n_draws - 1)
-    return _sides_of_draw(*_planned(q, g, protocol), draw)
+    q, g, plan = _planned(q, g, protocol)
+    return _sides_of_draw(q, g, plan, draw)
 
 
 def each_draw(q:Embeddings, # Queries
@@ -414,8 +415,8 @@ def each_draw(q:Embeddings, # Queries
     ) -> Iterator[ProtocolSides]: # Of `protocol_sides`, with one plan
     "The features of each draw of a protocol, one after the other"
     protocol = as_protocol(protocol)
-    planned = _planned(q, g, protocol)
-    return (_sides_of_draw(*planned, draw) for draw in range(protocol.n_draws))
+    q, g, plan = _planned(q, g, protocol)
+    return (_sides_of_draw(q, g, plan, draw) for draw in range(protocol.n_draws))
 
 
 def chosen_sides(q:Embeddings, # Queries

@@ -14,10 +14,13 @@ import pandas as pd
 import torch
 
 from ..core.basics import warn_caller
+from .draw_scores import DrawScores, scores_of_draw
+from .draws import chosen_sides
 from .embeddings import Embeddings
-from .junk import AUTO, Junk, junk_words, of_same_camera, takes_same_camera
-from .left_out import apply_junk, compared_labels
+from .junk import AUTO, Junk, as_junk, junk_words, of_same_camera, takes_same_camera
+from .left_out import SideColumns, apply_junk, compared_labels
 from .metrics import IdentityPairs
+from .protocols import Protocol, as_protocol
 from reid_lab.retrieval.scores import (
     UNIT,
     EmbeddingScores,
@@ -128,6 +131,34 @@ def _streamed_topk(scores, pairs, nobody, k):
     return best
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #96ee6e20
+def _check_rows_stay(side, e, protocol):
+    "Refuse several rows of a track, which a protocol would pool, where lists name the rows as given"
+    track = np.asarray(SideColumns(e)['track'])
+    track = track[track != -1]
+    if len(np.unique(track)) == len(track): return
+    pooling = protocol.measure.pooling
+    raise ValueError(f'protocol={protocol.name!r} pools the vectors of a track, and lists name the rows as given: pool '
+                     f'them first, {side} = pool_tracks({side}, {pooling!r}) of reid_lab.retrieval.tracklets')
+
+
+def _sides_of_lists(q, g, scores, protocol, draw, junk):
+    "The sides of a draw whose rows are those that were given, or None without a protocol"
+    if protocol is None and isinstance(scores, DrawScores): protocol = scores.protocol
+    if protocol is not None and (pools := as_protocol(protocol)).measure.pooling:
+        for side, e in (('q', q), ('g', g)):
+            if 'track' in SideColumns(e): _check_rows_stay(side, e, pools)
+    return chosen_sides(q, g, protocol, draw, as_junk(junk))
+
+
+def _among_all_rows(index, score, rows, n_query):
+    "Lists of a draw as lists of all queries, with the positions of the gallery as given"
+    shape = n_query, index.shape[1]
+    of_all, scores_of_all = np.full(shape, -1, index.dtype), np.full(shape, -np.inf, score.dtype)
+    of_all[rows.queries] = np.where(index >= 0, rows.gallery[index], -1)
+    scores_of_all[rows.queries] = score
+    return of_all, scores_of_all
+
+
 @takes_same_camera
 def rank(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery, in memory or on disk
@@ -137,12 +168,19 @@ def rank(q:Embeddings, # Queries
     scores:Scores | None=None, # Other scores of the same queries and gallery (a re-ranking)
     chunk:int | None=None, # Queries at a time, for a gallery in memory
     memory:int=2**30, # Bytes for vectors and scores, for a gallery on disk
-    ) -> tuple[np.ndarray, np.ndarray]: # index and score, (Q,k); -1 and -inf where fewer are left
-    "The k best gallery images of every query, best first"
+    protocol:Protocol | str | None=None, # A rule of the field, or its name: one draw of it is ranked
+    draw:int=0, # Which draw, from 0
+    ) -> tuple[np.ndarray, np.ndarray]: # index and score, (Q,k); -1 and -inf: none, or not asked
+    "The k best gallery images of every query, best first; under a protocol of those that ask and are searched"
     check_pair(q, g, scores, disk=True)
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
     refuse_distance(distance, scores)
+    sides = _sides_of_lists(q, g, scores, protocol, draw, junk)
+    if sides is not None:
+        scores = scores_of_draw(scores, sides, (len(q), len(g)))
+        lists = rank(sides.q, sides.g, k, junk=sides.junk, distance=distance, scores=scores, chunk=chunk, memory=memory)
+        return _among_all_rows(*lists, sides.rows, len(q))
     q, g = _comparable(q, g, junk, scores)
     scores = scores or scores_of(q, g, distance, memory)
     pairs, nobody = _pairs(q, g, junk)
@@ -249,9 +287,14 @@ def retrieve(q:Embeddings, # Queries
     k:int=10, # How many
     **kw:Any, # As for `rank`
     ) -> RetrievalResult:
-    "`rank`, with the labels"
+    "`rank`, with the labels; under a protocol of the queries that ask in its draw, with the gallery as given"
     index, score = rank(q, g, k, **kw)
-    return RetrievalResult(index, score, *one_numbering(q, g, compared_labels(kw.get('junk', AUTO))))
+    junk = kw.get('junk', AUTO)
+    sides = _sides_of_lists(q, g, kw.get('scores'), kw.get('protocol'), kw.get('draw', 0), junk)
+    q, g = one_numbering(q, g, compared_labels(junk if sides is None else sides.junk))
+    if sides is None: return RetrievalResult(index, score, q, g)
+    asks = sides.rows.queries
+    return RetrievalResult(index[asks], score[asks], q[asks], g)
 
 # %% ../../nbs/06_retrieval/60_ranking.ipynb #3a714a70
 def _best_right(block, row, col):

@@ -5,12 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.protocols import features, for_protocol, naive_draws, some_table
 
 from reid_lab.analysis import failures as F
 from reid_lab.core.basics import stream
 from reid_lab.data.images import resize_image
+from reid_lab.retrieval.draw_scores import score_draws
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
+from reid_lab.retrieval.protocols import PROTOCOLS
 from reid_lab.retrieval.scores import EmbeddingScores
 from reid_lab.world.people import srgb_to_lab
 from reid_lab.world.plan import Group
@@ -263,3 +266,38 @@ def test_a_planted_colour_is_the_reason():
     assert t.verdict["same colours"] == "more often"
     assert t.failures["same colours"] > 90 > 10 > t.successes["same colours"]
     assert t.verdict["low resolution"] == "never" and t.verdict["same camera"] == "unknown"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name, draw", [("market", 0), ("ltcc.cc", 0), ("sysu.all", 9), ("prcc.single-changed", 4),
+                                        ("vehicleid.small", 2), ("llcm.v2i-released", 7), ("market.trapezoid", 0)])
+def test_a_draw_of_a_protocol_is_searched_as_its_rows_chosen_by_a_plain_loop(name, draw):
+    f, rng = some_table(draw + 1, 120)
+    f = for_protocol(name, f, rng)
+    e, protocol = features(f, roles=True), PROTOCOLS[name]
+    attrs = [dict(number=n) for n in range(len(e))]
+    s = F.Searched(e, e, attrs=attrs, said=attrs, protocol=name, draw=draw)
+    asks, searched = (np.array(sorted(rows)) for rows in naive_draws(protocol, f, f)[draw])
+    by_hand = F.Searched(e[asks], e[searched], attrs=[attrs[i] for i in searched], said=[attrs[i] for i in asks],
+                         junk=protocol.junk)
+    assert s.query.tolist() == asks[by_hand.query].tolist() and s.g.path == by_hand.g.path
+    assert s.said == by_hand.said and s.attrs == by_hand.attrs and (s.failed == by_hand.failed).all()
+    pd.testing.assert_frame_equal(s.near.drop(columns="AP"), by_hand.near.drop(columns="AP"))
+    found = retrieval_metrics(e, e, protocol=name, scoring=Scoring(ties="order")).draws[draw]
+    assert (len(s), 100*s.near.AP.mean()) == (found["n_query"], pytest.approx(found["mAP"]))
+    assert F.failure_table(s)["query"].isin(asks).all() and f"protocol {name}" in repr(s)
+    assert ("draw" in repr(s)) == (protocol.n_draws > 1)
+    # scores of all images, and those of each draw
+    cosines = EmbeddingScores(e.emb, e.emb)
+    for scores in (cosines, score_draws(e, e, name, lambda q, g: EmbeddingScores(q.emb, g.emb))):
+        again = F.Searched(e, e, protocol=name, draw=draw, scores=scores)
+        assert again.near["first"].tolist() == s.near["first"].tolist()
+
+
+def test_protocols_that_cannot_be_shown_are_refused():
+    e = features(some_table(1, 40)[0], roles=True)
+    for kw, says in ((dict(draw=1), "draw=1 is of a protocol"), (dict(protocol="sysu.all", draw=10), "draw=10"),
+                     (dict(protocol="market", junk="cam"), "give one of the two"),
+                     (dict(protocol="mars.official", attrs=[{}]*40), "leave attrs out"),
+                     (dict(protocol="sysu.al"), "near names are sysu.all")):
+        with pytest.raises(ValueError, match=says): F.Searched(e, e, **kw)

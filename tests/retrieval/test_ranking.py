@@ -1,12 +1,18 @@
 """Ranked lists: the order of the definition, labels that agree with the metrics, and rivals."""
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from helpers.protocols import features, for_protocol, is_junk, naive_draws, some_table
 
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
+from reid_lab.retrieval.protocols import PROTOCOLS, Measure
 from reid_lab.retrieval.ranking import RetrievalResult, rank, retrieve, rivals
 from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
 from reid_lab.retrieval.scores import MatrixScores
+from reid_lab.retrieval.shards import Shards, write_shards
+from reid_lab.retrieval.tracklets import pool_tracks
 
 
 def test_rank_is_the_order_of_the_definition():
@@ -130,3 +136,49 @@ def test_rivals_of_an_unlabelled_gallery_are_everybody(people):
     assert (near.right == -1).all() and (near.wrong == best[0][:, 0]).all()
     assert np.allclose(near.wrong_score, best[1][:, 0])
     with pytest.raises(ValueError, match="g has no rows"): rivals(q, g[:0])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name, draw", [("market", 0), ("ltcc.cc", 0), ("sysu.all", 9), ("prcc.single-changed", 4),
+                                        ("vehicleid.small", 2), ("llcm.v2i-released", 7), ("mars.torchreid", 0)])
+def test_lists_of_a_draw_against_a_plain_loop(name, draw, tmp_path):
+    f, rng = some_table(draw + 2, 120)
+    f = for_protocol(name, f, rng)
+    q, g, protocol = features(f, roles=True), features(f, seed=2, roles=True), PROTOCOLS[name]
+    if protocol.without_queries: q = q[:50]
+    asks, searched = naive_draws(protocol, f[:len(q)], f)[draw]
+    sim, rows = (q.unit().emb @ g.unit().emb.T).numpy(), f.to_dict("records")
+    on_disk = Shards(write_shards(g, tmp_path/"g", "float32", rows=50))
+    index, score = rank(q, g, 6, protocol=name, draw=draw)
+    far, _ = rank(q, on_disk, 6, protocol=name, draw=draw)
+    np.testing.assert_array_equal(far, index)
+    for i in range(len(q)):
+        kept = [j for j in sorted(searched) if rows[j]["pid"] != -1 and not is_junk(protocol.junk, rows[i], rows[j])
+                ] if i in asks else []
+        want = sorted(kept, key=lambda j: -sim[i, j])[:6]
+        assert index[i].tolist() == want + [-1]*(6 - len(want)) and (score[i] > -np.inf).sum() == len(want)
+    lists = retrieve(q, g, 6, protocol=name, draw=draw)
+    np.testing.assert_array_equal(lists.index, index[sorted(asks)])
+    found = retrieval_metrics(q, g, protocol=replace(protocol, measure=Measure()), scoring=Scoring(ties="order"))
+    n = found.draws[draw]["n_query"]
+    assert 100*lists.correct[:, 0].sum()/n == pytest.approx(found.draws[draw]["R1"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lists_take_scores_of_each_draw_and_refuse_what_does_not_fit():
+    f, _ = some_table(3, 120)
+    e = features(f, roles=True)
+    scores = rerank_k_reciprocal(e, e, k1=5, k2=2, protocol="sysu.all")
+    part = scores.parts[4]
+    local = rank(part.sides.q, part.sides.g, 5, junk=part.sides.junk, scores=part.scores)[0]
+    for kw in (dict(protocol="sysu.all"), {}):
+        got = rank(e, e, 5, scores=scores, draw=4, **kw)[0][part.sides.rows.queries]
+        np.testing.assert_array_equal(got, np.where(local >= 0, part.sides.rows.gallery[local], -1))
+    tracks = Embeddings(np.eye(4, dtype="float32"), [0, 0, 0, 0], [0, 0, 1, 1], columns=dict(track=[0, 0, 1, 1]))
+    for kw, says in ((dict(draw=1), "draw=1 is of a protocol"), (dict(protocol="sysu.all", draw=10), "draw=10"),
+                     (dict(protocol="market", junk="cam"), "give one of the two"),
+                     (dict(protocol="sysu.indoor", scores=scores), "make them with the same")):
+        with pytest.raises(ValueError, match=says): rank(e, e, **kw)
+    with pytest.raises(ValueError, match="pool_tracks\\(q, 'max'\\)"): rank(tracks, tracks, protocol="mars.official")
+    pooled = pool_tracks(tracks, "max")
+    assert rank(pooled, pooled, 1, protocol="mars.official")[0].tolist() == [[1], [0]]
