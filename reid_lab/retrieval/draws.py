@@ -147,6 +147,10 @@ def _groups(protocol, columns, rows):
     if not len(rows): return []
     keys = [_place(name, conditions.values(column)) for name, column in zip(names, draw.per)]
     files = np.asarray(columns[draw.order])[rows].astype(str)
+    twice = pd.DataFrame(dict(file=files) | {f'key{n}': key for n, key in enumerate(keys)}).duplicated().to_numpy()
+    if twice.any():
+        raise ValueError(f"protocol={protocol.name!r} draws in the order of the column {draw.order!r}, and several rows "
+                         f'of one {" and ".join(draw.per)} have {str(files[twice][0])!r}: give each row its own {draw.order}')
     order = np.lexsort([files, *reversed(keys)])
     ranked = np.stack([key[order] for key in keys])
     starts = np.flatnonzero(np.any(ranked[:, 1:] != ranked[:, :-1], axis=0)) + 1
@@ -163,14 +167,26 @@ def _at_random(groups, k, trial):
     return np.sort(np.array(drawn, np.int64))
 
 
+def _places(protocol, columns, name):
+    "The places of a list of the dataset, or an error for a column of another kind"
+    given = np.asarray(columns[name])
+    places = pd.to_numeric(pd.Series(given), errors='coerce').to_numpy(float)
+    is_truth = given.dtype.kind == 'b' or any(isinstance(value, bool) for value in given[:1000].tolist())
+    unread = np.isnan(places) & ~pd.isna(given) & (given.astype(str) != '')
+    if is_truth or unread.any():
+        first = given[unread][0] if unread.any() else given[0]
+        raise ValueError(f'protocol={protocol.name!r}: column {name!r} holds {str(first)!r}; it must hold the place of '
+                         'each row in the order of a trial, from 1, and 0 where it has none')
+    return places
+
+
 def _trials(protocol, columns, rows):
     "Positions of the drawn rows of each trial"
     draw = protocol.draw
     if not draw.lists:
         groups = _groups(protocol, columns, rows)
         return [_at_random(groups, draw.k, trial) for trial in range(draw.times)]
-    lists = [np.asarray(columns[draw.list_column(trial)])[rows] for trial in range(draw.times)]
-    places = [pd.to_numeric(column) for column in lists]
+    places = [_places(protocol, columns, draw.list_column(trial))[rows] for trial in range(draw.times)]
     return [rows[(place >= 1) & (place <= draw.k)] for place in places]
 
 # %% ../../nbs/06_retrieval/37_draws.ipynb #8d647fc8

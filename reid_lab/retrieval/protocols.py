@@ -177,6 +177,8 @@ class Counts:
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #208b28b9
 SIDES = ('queries', 'gallery')
+_WRITTEN = {Rows: "Rows(modality='infrared')", Junk: "Junk('cam')", Measure: "Measure(ap='trapezoid')",
+            Counts: "Counts(queries=100, source='a paper')"}
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,9 @@ class Protocol:
         for side in self.by_role: check_choice('by_role', side, SIDES)
         parts = dict(queries=Rows, gallery=Rows, junk=Junk, measure=Measure, counts=Counts)
         for name, kind in parts.items():
-            check_record(name, getattr(self, name), kind)
+            value = getattr(self, name)
+            if isinstance(value, kind): continue
+            raise TypeError(f'{name}={value!r} is of type {type(value).__name__}; write such as {name}={_WRITTEN[kind]}')
         if self.draw is not None: check_record('draw', self.draw, Draw)
         check_whole('splits', self.splits, 1)
 
@@ -255,6 +259,9 @@ class Protocol:
             side = 'Gallery' if self.draw.of == 'gallery' else 'Queries'
             found.append(f'{side}: {self.draw.words()}. Scores are means over the draws.')
         found.append(f'Left out of a list: {junk_words(self.junk)}.')
+        of_queries, of_gallery = (', '.join(self.columns(side)) for side in SIDES)
+        found.append(f'Columns of the queries: {of_queries}; of the gallery: {of_gallery}'
+                     f"{'; role, where there is one' if self.by_role else ''}.")
         found.append(self.measure.words())
         if self.counts.known: found.append(f'Counts: {self.counts.words()} ({self.counts.source}).')
         if self.variant_of: found.append(f'A variant of {self.variant_of}.')

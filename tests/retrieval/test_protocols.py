@@ -275,3 +275,23 @@ def test_numbers_of_cameras_that_are_not_those_of_the_dataset_are_refused(name, 
     plan = apply_protocol(name, *[f.assign(cam_name=f.cam.map(names))]*2)
     if name == "sysu.indoor": assert set(f.cam[plan.gallery()]) == {0, 1}
     if name.startswith("prcc"): assert set(f.cam[plan.queries()]) == {cams[2]}
+
+
+def test_draws_from_equal_paths_or_from_no_places_are_refused():
+    f = pd.DataFrame(dict(pid=[1, 1, 2, 2], cam=[1, 1, 1, 1], path=["a", "a", "a", "b"], modality="visible"))
+    asks = f.assign(modality="infrared")
+    with pytest.raises(ValueError, match="several rows of one pid and cam have 'a': give each row its own path"):
+        apply_protocol("sysu.all", asks, f)
+    apply_protocol("sysu.all", asks, f.assign(path=["a", "b", "a", "b"]))      # of two people they may be equal
+    for given, says in (([True, False, True, False], "holds 'True'"), (["first", "", "1", "2"], "holds 'first'")):
+        lists = {f"draw{trial}": given for trial in range(1, 11)}
+        with pytest.raises(ValueError, match=f"column 'draw1' {says}; it must hold the place"):
+            apply_protocol("sysu.all-official", asks, f.assign(**lists))
+
+
+def test_a_protocol_says_which_columns_it_reads_and_how_its_parts_are_written():
+    text = str(PROTOCOLS["sysu.all"])
+    assert "Columns of the queries: pid, modality, cam; of the gallery: pid, modality, cam, path; role" in text
+    with pytest.raises(TypeError, match=re.escape("write such as junk=Junk('cam')")): Protocol("own", "", junk="cam")
+    with pytest.raises(TypeError, match=re.escape("write such as queries=Rows(modality=")):
+        Protocol("own", "", queries=dict(cam=1))
