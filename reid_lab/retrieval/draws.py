@@ -149,8 +149,9 @@ def _groups(protocol, columns, rows):
     files = np.asarray(columns[draw.order])[rows].astype(str)
     twice = pd.DataFrame(dict(file=files) | {f'key{n}': key for n, key in enumerate(keys)}).duplicated().to_numpy()
     if twice.any():
-        raise ValueError(f"protocol={protocol.name!r} draws in the order of the column {draw.order!r}, and several rows "
-                         f'of one {" and ".join(draw.per)} have {str(files[twice][0])!r}: give each row its own {draw.order}')
+        one = ' and '.join(draw.per)
+        raise ValueError(f"protocol={protocol.name!r} draws in the order of the column {draw.order!r}, and several "
+                         f'rows of one {one} have {str(files[twice][0])!r}: give each row its own {draw.order}')
     order = np.lexsort([files, *reversed(keys)])
     ranked = np.stack([key[order] for key in keys])
     starts = np.flatnonzero(np.any(ranked[:, 1:] != ranked[:, :-1], axis=0)) + 1

@@ -206,7 +206,8 @@ class Protocol:
         for name, kind in parts.items():
             value = getattr(self, name)
             if isinstance(value, kind): continue
-            raise TypeError(f'{name}={value!r} is of type {type(value).__name__}; write such as {name}={_WRITTEN[kind]}')
+            raise TypeError(f'{name}={value!r} is of type {type(value).__name__}; write such as '
+                            f'{name}={_WRITTEN[kind]}')
         if self.draw is not None: check_record('draw', self.draw, Draw)
         check_whole('splits', self.splits, 1)
 

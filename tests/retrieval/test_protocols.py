@@ -283,8 +283,8 @@ def test_draws_from_equal_paths_or_from_no_places_are_refused():
     with pytest.raises(ValueError, match="several rows of one pid and cam have 'a': give each row its own path"):
         apply_protocol("sysu.all", asks, f)
     apply_protocol("sysu.all", asks, f.assign(path=["a", "b", "a", "b"]))      # of two people they may be equal
-    for given, says in (([True, False, True, False], "holds 'True'"), (["first", "", "1", "2"], "holds 'first'")):
-        lists = {f"draw{trial}": given for trial in range(1, 11)}
+    for places, says in (([True, False, True, False], "holds 'True'"), (["first", "", "1", "2"], "holds 'first'")):
+        lists = {f"draw{trial}": places for trial in range(1, 11)}
         with pytest.raises(ValueError, match=f"column 'draw1' {says}; it must hold the place"):
             apply_protocol("sysu.all-official", asks, f.assign(**lists))
 
