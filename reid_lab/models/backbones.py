@@ -271,8 +271,11 @@ class ImageKeys:
     def concat(cls, parts:Sequence['ImageKeys'], # Of several images each
         ) -> 'ImageKeys':
         "Those of all parts, in their order"
-        both = zip(*(part.layers for part in parts))
-        return cls(tuple(tuple(torch.cat(one) for one in zip(*of_layer)) for of_layer in both))
+        joined = []
+        for of_layer in zip(*(part.layers for part in parts)):
+            keys, values = zip(*of_layer)
+            joined.append((torch.cat(keys), torch.cat(values)))
+        return cls(tuple(joined))
 
 
 class CrossEncoder(nn.Module):

@@ -345,7 +345,7 @@ def test_a_gallery_is_read_once_for_both_ways_to_rank(data, monkeypatch):
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_matching_with_keys_made_once_an_image(data, layers):
-    "To the last bit the logits of pairs whose tokens are read anew; where keys are larger, tokens are kept"
+    "The logits of pairs whose tokens are read anew; where keys are larger, tokens are kept"
     torch.manual_seed(0)
     model = create_model("camel_tiny", tokenizer=data.tokenizer, size=(64, 32), layers=layers).eval()
     gallery, captions = data.target.gallery("val"), data.target.text_queries("val").caption
