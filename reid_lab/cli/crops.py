@@ -141,7 +141,13 @@ def _chosen_rows(a, table):
         rows = table['role'].isin([a.role, 'both']).to_numpy()
         if not rows.any():
             raise ValueError(f"--role {a.role}: no image has this role, or both; there are {_there_are(table['role'])}")
+        if table['split'].nunique() > 1:    # images of the training have the role `both`
+            raise ValueError(f"--role {a.role}: images of several splits have it, or both; there are "
+                             f"{_there_are(table['split'])}. Add --split, such as --split test")
         table = table.take(rows)
+    elif table['split'].nunique() > 1:
+        print(f"images of several splits: {_there_are(table['split'])}. Scores are those of one of them: add --split "
+              'test if they are what you want', file=sys.stderr)
     return table
 
 

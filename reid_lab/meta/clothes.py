@@ -59,6 +59,18 @@ def before_fit(self:CALStep, learn:Learner) -> None:
 
 
 @patch
+def _check_owner(self:CALStep, clothes, pid):
+    "Refuse owners of other rows than those that are trained on"
+    n = len(self.owner)
+    owner = self.owner.to(clothes.device)[clothes.clamp(max=n - 1)]
+    wrong = (clothes >= n) | (owner != pid)
+    if not wrong.any(): return
+    first, = wrong.nonzero()[:1, 0].tolist()
+    raise ValueError(f'owner has {n} clothes, and those of number {clothes[first]} are not of person {pid[first]}, who '
+                     'wears them in this batch; take clothes_owners of the very table that is trained on')
+
+
+@patch
 def _start(self:CALStep, emb, seed):
     "The classifier and its optimiser, when the width of the features is known; with a saved state, if there is one"
     drawn = torch.empty(len(self.owner), emb.shape[1]).uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
@@ -98,6 +110,7 @@ def forward(self:CALStep, learn:Learner, # In training
                          "take an image model of the zoo, such as bot_tiny")
     if learn.epoch < self.begin: return out
     emb, clothes = out['emb'].float(), batch['clothes']
+    self._check_owner(clothes, batch['pid'])
     if self._classifier is None: self._start(emb, learn.seed)
     error = self._train_classifier(emb, clothes)
     weight, owner = self._classifier.weight.detach(), self.owner.to(emb.device)

@@ -42,6 +42,13 @@ class Scheme:
     strategy: Callable | None = None    # without arguments -> strategy of the `Learner`
     facts: tuple = ()           # (name, value) pairs that tell it from others, for the key
 
+    def __post_init__(self):
+        "A strategy is made anew for each training"
+        if self.strategy is None or callable(self.strategy): return
+        kind = type(self.strategy).__name__
+        raise TypeError(f'strategy is a {kind}; give a function without arguments that makes one, such as '
+                        f'partial({kind}, ...)')
+
 
 OPTIMISERS = ('adamw', 'adam', 'sgd')
 REID_SCHEDULES = dict( # Factor of the rate; epochs are stretched to the length of the training

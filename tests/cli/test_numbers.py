@@ -272,10 +272,17 @@ def test_embedded_roles_part_a_test_split_under_a_protocol(split_with_roles, cap
 
 @pytest.mark.parametrize("words, says", [
     (["--split", "val"], "--split val: no image is of that split; there are test (14), train (6)"),
-    (["--split", "train", "--role", "query"], "--role query: nothing says which images ask")])
+    (["--split", "train", "--role", "query"], "--role query: nothing says which images ask"),
+    (["--role", "query"], "images of several splits have it, or both; there are test (14), train (6). Add --split")])
 def test_splits_and_roles_that_are_not_there_are_refused(split_with_roles, words, says, capsys):
     given = ["embed", str(split_with_roles/"m.csv"), "--model", "bot_tiny", "--out", str(split_with_roles/"no"), *words]
     assert main(given) == 2 and says in capsys.readouterr().err
+
+
+def test_images_of_several_splits_are_said(split_with_roles, capsys):
+    root = split_with_roles
+    assert main(["embed", str(root/"m.csv"), "--model", "bot_tiny", "--out", str(root/"mixed")]) == 0
+    assert "several splits: test (14), train (6)" in capsys.readouterr().err
 
 
 def test_what_a_protocol_scored_is_counted_beside_its_printed_counts(two_modalities, capsys):

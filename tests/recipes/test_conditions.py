@@ -1,6 +1,7 @@
 "What people compare with on infrared cameras and changed clothes, trained by its settings on small Worlds"
 from functools import partial
 
+import numpy as np
 import pytest
 
 from reid_lab.data.loaders import ModalityOrder
@@ -39,3 +40,16 @@ def test_clothes_adversarial_training_on_changed_clothes():
     done = train_reid(table, scheme=scheme, callbacks=[seen], **SMOKE)
     assert seen.losses["clothes_adversarial_loss"] > 0 and done.key["scheme"] == {"cal": 1.}
     assert 0 <= evaluate_reid(done.model, table, "test")["mAP"] <= 100
+
+
+@pytest.mark.parametrize("wrong", [lambda owner: np.roll(owner, 1), lambda owner: owner[:2]])
+def test_owners_of_other_rows_are_refused(wrong):
+    table = World("smoke", task="reid", outfits=2).table()
+    owner = wrong(clothes_owners(table.where(split="train")))
+    with pytest.raises(ValueError, match="are not of person .* very table that is trained on"):
+        train_reid(table, scheme=Scheme(strategy=partial(CALStep, owner), facts=(("cal", 1.),)), **SMOKE)
+
+
+def test_a_scheme_takes_what_makes_a_strategy():
+    with pytest.raises(TypeError, match=r"strategy is a CALStep; give a function.*partial\(CALStep"):
+        Scheme(strategy=CALStep(np.array([0, 0, 1])))
