@@ -268,7 +268,8 @@ def _warn_without_roles(protocol, sides):
     if not protocol.needs_roles or 'role' in sides['queries'] or not _are_same_rows(*sides.values()): return
     warn_caller(f"protocol={protocol.name!r}: queries and gallery are the same rows and have no column 'role', so that "
                 'all of them ask, those that the dataset keeps for the gallery too. Give the queries alone for their '
-                "side (`reid_lab embed --split test --role query`), or features with the column 'role' (query, gallery, both, none)")
+                "side (`reid_lab embed --split test --role query`), or features with the column 'role' "
+                '(query, gallery, both, none)')
 
 
 def _check_identities(protocol, sides):
