@@ -381,13 +381,11 @@ def frame(self:SharedMap, xy:np.ndarray # (n,2) places of the images on the map
     ) -> pd.DataFrame: # x, y, role, row, pid, cam and the columns that both have
     "A frame as that of `project_pair`"
     q, g = self.runs.q[self.q_rows], self.runs.g[self.g_rows]
-    columns = {name: np.concatenate([q.columns[name],
-                                     g.columns[name]]) for name in q.columns if name in g.columns}
-    role = np.repeat(['query', 'gallery'], [len(q), len(g)])
-    return pd.DataFrame(dict(x=xy[:, 0], y=xy[:, 1], role=role,
-                             row=np.concatenate([self.q_rows, self.g_rows]),
-                             pid=np.concatenate([q.pid, g.pid]), cam=np.concatenate([q.cam, g.cam]),
-                             **columns))
+    side = np.repeat(['query', 'gallery'], [len(q), len(g)])
+    found = pd.DataFrame(dict(x=xy[:, 0], y=xy[:, 1], role=side, row=np.concatenate([self.q_rows, self.g_rows]),
+                              pid=np.concatenate([q.pid, g.pid]), cam=np.concatenate([q.cam, g.cam])))
+    further = [name for name in q.columns if name in g.columns and name not in found]   # features know roles, too
+    return found.assign(**{name: np.concatenate([q.columns[name], g.columns[name]]) for name in further})
 
 
 @patch
