@@ -52,6 +52,11 @@ def _identities(frame, n):
     return known.sort_values(['cams', 'images', 'pid'], ascending=[False, False, True]).pid.head(n).tolist()
 
 
+def _has_sides(frame):
+    "Whether each point is of the queries or of the gallery; an image of role `both` is of neither"
+    return 'role' in frame and bool(frame.role.isin(['query', 'gallery']).all())
+
+
 def _points(ax, frame, key, groups, size):
     "One scatter of the grey points and one of the coloured ones for each role"
     colours = dict(zip(groups, palette(len(groups))))
@@ -59,7 +64,7 @@ def _points(ax, frame, key, groups, size):
     coloured = frame[key].isin(groups)
     for rows, alpha in ((frame[~coloured], .45), (frame[coloured], .85)):
         drawn = [(rows, 'o', size)]
-        if 'role' in frame:
+        if _has_sides(frame):
             gallery, query = rows[rows.role == 'gallery'], rows[rows.role == 'query']
             drawn = [(gallery, 'o', size), (query, '^', size*1.5)]
         for points, marker, area in drawn:
@@ -110,7 +115,7 @@ def camera_map(maps:pd.DataFrame | dict, # Of `reid_lab.analysis.bias.maps.proje
     labels = dict(cam='by camera', pid='identities unknown')
     if n_identities: labels['pid'] = f"by identity ({len(groups['pid'])} of {n_identities})"
     keys = _camera_keys(every.cam, cams) if 'cam' in by else []
-    if 'role' in every: keys += [_dot('#555555', 'query', '^'), _dot('#555555', 'gallery')]
+    if _has_sides(every): keys += [_dot('#555555', 'query', '^'), _dot('#555555', 'gallery')]
     with paper_style(column, width) as w:
         side = (w - .28)/len(frames) - .1
         per_line = max(1, int(w/.72))

@@ -31,6 +31,14 @@ def test_maps_draw_every_point_once(maps):
     assert len(bare.axes) == 1 and not bare.legends and bare.axes[0].get_ylabel() == "by identity (3 of 30)"
 
 
+def test_images_that_both_ask_and_are_searched_are_drawn(maps):
+    "Features know the roles of a dataset, where `both` is one"
+    with_roles = {name: frame.assign(role=np.resize(["both", "query", "gallery"], len(frame)))
+                  for name, frame in maps.items()}
+    fig = cameras.camera_map(with_roles)
+    for ax in fig.axes: assert sum(len(points.get_offsets()) for points in ax.collections) == 240
+
+
 def test_more_cameras_than_colours(maps):
     m = maps["one"].assign(cam=lambda f: np.arange(len(f)) % 20)
     fig = cameras.camera_map(m.drop(columns="role"), by="cam")
