@@ -22,17 +22,16 @@ from ..core.statistics import resampled_means
 from ..figures.comparisons import paired_differences, score_against_time
 from ..models.weights.seen import is_world
 from ..retrieval.alignment import align
-from ..retrieval.draws import Drawn, Plan, apply_protocol
+from ..retrieval.draws import Drawn, Plan, apply_protocol, as_ranked
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.junk import AUTO, Junk, as_junk, junk_words, takes_same_camera
 from ..retrieval.left_out import SideColumns, apply_junk, labelled_side
 from ..retrieval.metrics import IdentityPairs, Scoring, metrics_from_similarity
-from ..retrieval.protocols import Protocol, as_protocol
+from ..retrieval.protocols import Protocol, as_protocol, refuse_two_rules
 from ..retrieval.ranking import rank
 from ..retrieval.scores import Scores, scores_of
 from ..retrieval.shards import Shards
 from ..retrieval.sides import SameImages, one_numbering, same_images, two_sides
-from ..retrieval.tracklets import pool_tracks
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #c61a8737
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ class ModelFeatures:
 def _comparable(protocol, junk):
     "A protocol by which models can be compared query by query"
     protocol = as_protocol(protocol)
-    if junk != AUTO:
-        raise ValueError(f'junk={str(junk)!r} and protocol={protocol.name!r} both say what is left out; the protocol '
-                         f'has junk={str(protocol.junk)!r}: give one of the two')
+    refuse_two_rules(protocol, junk)
     if protocol.measure.cmc == 'single':
         raise ValueError(f'protocol={protocol.name!r} draws a gallery for each query, so that models have no common '
                          'lists; score each with retrieval_metrics(protocol=...)')
@@ -325,20 +322,17 @@ def _differences(scored, pid, settings):
 
 def _pooled(features, protocol):
     "Features of tracks, where a protocol asks for them"
-    pooling = protocol.measure.pooling if protocol else ''
-    if not pooling: return features
-
-    def side(e): return pool_tracks(e.load() if isinstance(e, Shards) else e, pooling)
-
-    return [replace(f, q=side(f.q), g=side(f.g)) for f in features]
+    if protocol is None: return features
+    return [replace(f, q=as_ranked(f.q, protocol), g=as_ranked(f.g, protocol)) for f in features]
 
 
 def _mean_over_draws(f, labels, protocol):
     "(Q,3) `METRICS` of each query, means over the draws in which it counts; NaN where there is none"
-    ap, total = protocol.measure.ap if protocol else 'step', np.zeros((len(labels.q_pid), len(METRICS)))
+    total = np.zeros((len(labels.q_pid), len(METRICS)))
     counted = np.zeros((len(total), 1))
     for asks, searched in labels.draws:
-        values = scores_per_query(scores_of(f.q[asks], f.g[searched], DISTANCE), labels.of(asks, searched), ap)
+        values = scores_per_query(scores_of(f.q[asks], f.g[searched], DISTANCE), labels.of(asks, searched),
+                                  protocol.measure.ap)
         counts = ~np.isnan(values[:, :1])
         total[asks] += np.where(counts, values, 0)
         counted[asks] += counts

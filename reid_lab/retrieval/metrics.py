@@ -18,7 +18,7 @@ import torch
 from ..core.basics import check_choice, check_whole, warn_caller
 from ..core.old_names import gathered, renamed
 from .draw_scores import DrawScores
-from .draws import Plan, apply_protocol
+from .draws import Plan, apply_protocol, as_ranked
 from .embeddings import Embeddings, as_ids
 from .junk import AUTO, Junk, as_junk, junk_words, of_same_camera, takes_same_camera
 from .left_out import ONE_CAMERA, LeftOut, apply_junk, compared_labels, labelled_side
@@ -35,7 +35,6 @@ from reid_lab.retrieval.scores import (
 )
 from .shards import Shards
 from .sides import SameImages, one_numbering, same_images, two_sides
-from .tracklets import pool_tracks
 
 # %% ../../nbs/06_retrieval/50_metrics.ipynb #4f60b742
 class Pairs(NamedTuple):
@@ -878,12 +877,10 @@ def _of_given_scores(sides, scores, same, plan):
 def _features_by_protocol(q, g, distance, scores, scoring, per_query):
     "`retrieval_metrics` under a protocol"
     protocol = scoring.protocol
-    if protocol.measure.pooling:
-        if scores is not None:
-            raise ValueError(f'protocol={protocol.name!r} pools the vectors of a track, and scores are given; '
-                             'leave scores out')
-        if isinstance(g, Shards): g = g.load()
-        q, g = pool_tracks(q, protocol.measure.pooling), pool_tracks(g, protocol.measure.pooling)
+    if protocol.measure.pooling and scores is not None:
+        raise ValueError(f'protocol={protocol.name!r} pools the vectors of a track, and scores are given; '
+                         'leave scores out')
+    q, g = as_ranked(q, protocol), as_ranked(g, protocol)
     q, g = one_numbering(q, g) if scores is not None else two_sides(q, g)
     plan = apply_protocol(q, g, protocol)
     if scores is not None:
@@ -912,7 +909,7 @@ def _among_all_that_ask(values, rows, asks):
     return result
 
 
-def _metrics_of_draw_scores(q, scores, scoring, per_query):
+def _metrics_of_draw_scores(scores, scoring, per_query):
     "Means over draws that have scores of their own; called by decorated functions only, to which warnings point"
     draws, written, plan = [], [], scores.plan
     asks = plan.queries()
@@ -929,8 +926,7 @@ def _metrics_of_draw_scores(q, scores, scoring, per_query):
     result.plan, result.draws = plan, draws
     result['n_draws'] = len(draws)
     if per_query:
-        if pooling := plan.protocol.measure.pooling: q = pool_tracks(q, pooling)
-        by_query = _mean_per_query(written, asks, len(q))
+        by_query = _mean_per_query(written, asks, plan.given[0])
         result |= dict(per_query=by_query, skipped=result.why_skipped())
     return result
 
@@ -1076,7 +1072,7 @@ def retrieval_metrics(q:Embeddings, # Queries
             raise TypeError(f"{name} is {type(e).__name__}; wrap features in Embeddings(emb, pid, cam)")
     if isinstance(scores, DrawScores):
         scoring = replace(scoring, protocol=scores.check(scoring.protocol, (len(q), len(g))))
-        return _metrics_of_draw_scores(q, scores, scoring, per_query)
+        return _metrics_of_draw_scores(scores, scoring, per_query)
     if scoring.protocol is not None: return _features_by_protocol(q, g, distance, scores, scoring, per_query)
     compared = compared_labels(scoring.junk)
     if scores is not None: q, g = one_numbering(q, g, compared)

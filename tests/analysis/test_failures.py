@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.protocols import features, for_protocol, naive_draws, some_table
+from helpers.protocols import features, naive_draws, some_table, table_for
 
 from reid_lab.analysis import failures as F
 from reid_lab.core.basics import stream
@@ -272,8 +272,7 @@ def test_a_planted_colour_is_the_reason():
 @pytest.mark.parametrize("name, draw", [("market", 0), ("ltcc.cc", 0), ("sysu.all", 9), ("prcc.single-changed", 4),
                                         ("vehicleid.small", 2), ("llcm.v2i-released", 7), ("market.trapezoid", 0)])
 def test_a_draw_of_a_protocol_is_searched_as_its_rows_chosen_by_a_plain_loop(name, draw):
-    f, rng = some_table(draw + 1, 120)
-    f = for_protocol(name, f, rng)
+    f = table_for(name, draw + 1, 120)
     e, protocol = features(f, roles=True), PROTOCOLS[name]
     attrs = [dict(number=n) for n in range(len(e))]
     s = F.Searched(e, e, attrs=attrs, said=attrs, protocol=name, draw=draw)

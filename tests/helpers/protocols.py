@@ -37,6 +37,12 @@ def for_protocol(name, f, rng):
     return f
 
 
+def table_for(name, seed, n=72):
+    "A random table with what a protocol asks for"
+    f, rng = some_table(seed, n)
+    return for_protocol(name, f, rng)
+
+
 def is_junk(rule, q, g):
     "Whether a rule leaves a gallery row out of the list of a query, word for word"
     same = g["pid"] == q["pid"]

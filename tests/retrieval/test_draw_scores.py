@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.protocols import features, for_protocol, naive_draws, some_table
+from helpers.protocols import features, naive_draws, some_table, table_for
 
 from reid_lab.retrieval.draw_scores import score_draws, scores_of_draw
 from reid_lab.retrieval.draws import protocol_sides
@@ -19,8 +19,7 @@ NAMES = ["market", "market.trapezoid", "prcc.single-changed", "ltcc.cc-filtered"
 
 
 def sides_of(name, seed=7, n=160):
-    f, rng = some_table(seed, n)
-    f = for_protocol(name, f, rng)
+    f = table_for(name, seed, n)
     e = features(f, roles=True)
     return f, (e[:60] if PROTOCOLS[name].without_queries else e), e
 

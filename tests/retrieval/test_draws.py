@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.protocols import features, for_protocol, naive_draws, some_table
+from helpers.protocols import features, naive_draws, some_table, table_for
 
 from reid_lab.retrieval.draws import apply_protocol, chosen_sides, each_draw, protocol_sides
 from reid_lab.retrieval.embeddings import Embeddings
@@ -17,8 +17,8 @@ NAMES = ["market", "prcc.single-changed", "ltcc.cc-filtered", "sysu.all", "vehic
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_of_the_sides_of_a_draw_are_those_of_the_draw(name):
-    f, rng = some_table(7, 160)
-    e, protocol = features(for_protocol(name, f, rng), roles=True), PROTOCOLS[name]
+    f, protocol = table_for(name, 7, 160), PROTOCOLS[name]
+    e = features(f, roles=True)
     q = e[:60] if protocol.without_queries else e
     draws = list(each_draw(q, e, name))
     found = retrieval_metrics(q, e, protocol=name).draws

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.protocols import features, for_protocol, is_junk, naive_draws, some_table
+from helpers.protocols import features, is_junk, naive_draws, some_table, table_for
 
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
@@ -142,8 +142,7 @@ def test_rivals_of_an_unlabelled_gallery_are_everybody(people):
 @pytest.mark.parametrize("name, draw", [("market", 0), ("ltcc.cc", 0), ("sysu.all", 9), ("prcc.single-changed", 4),
                                         ("vehicleid.small", 2), ("llcm.v2i-released", 7), ("mars.torchreid", 0)])
 def test_lists_of_a_draw_against_a_plain_loop(name, draw, tmp_path):
-    f, rng = some_table(draw + 2, 120)
-    f = for_protocol(name, f, rng)
+    f = table_for(name, draw + 2, 120)
     q, g, protocol = features(f, roles=True), features(f, seed=2, roles=True), PROTOCOLS[name]
     if protocol.without_queries: q = q[:50]
     asks, searched = naive_draws(protocol, f[:len(q)], f)[draw]

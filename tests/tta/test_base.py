@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.protocols import features as table_features, for_protocol, naive_draws, some_table
+from helpers.protocols import features as table_features, naive_draws, some_table, table_for
 from torch import nn
 
 from reid_lab.core.basics import unit_norm
@@ -200,8 +200,7 @@ ORDER = Scoring(ties="order")
 @pytest.mark.parametrize("method", [NoAdapt(), CameraNorm(), Dart3Lite(lr=.1, batch_size=16)],
                          ids=["none", "norm", "lite"])
 def test_each_draw_of_a_protocol_is_adapted_anew(name, method):
-    f, rng = some_table(5, 110)
-    f = for_protocol(name, f, rng)
+    f = table_for(name, 5, 110)
     e, protocol, found = table_features(f, roles=True), PROTOCOLS[name], []
     for draw, (asks, searched) in enumerate(naive_draws(protocol, f, f)):
         hat = adapt_embeddings(method, e[sorted(asks)], e[sorted(searched)])

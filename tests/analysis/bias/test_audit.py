@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.bias import COS, EUC, rows, scene
-from helpers.protocols import features, for_protocol, naive_draws, some_table
+from helpers.protocols import features, naive_draws, some_table, table_for
 
 from reid_lab.analysis.bias import audit as bias_audit, remedies
 from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_facts, camera_warnings
@@ -315,8 +315,7 @@ BRIEF = AuditSettings(splits=0, open_images=0, nmi_images=80)
 @pytest.mark.parametrize("name, draw", [("market", 0), ("ltcc.cc", 0), ("ag-reid.a2g", 0), ("prcc.single-changed", 4),
                                         ("sysu.all", 9), ("vehicleid.small", 2), ("llcm.v2i-released", 7)])
 def test_a_draw_of_a_protocol_is_audited_as_its_rows_chosen_by_a_plain_loop(name, draw):
-    f, rng = some_table(draw + 1, 150)
-    f = for_protocol(name, f, rng)
+    f = table_for(name, draw + 1, 150)
     e, protocol = features(f, roles=True), PROTOCOLS[name]
     settings = replace(BRIEF, protocol=name, draw=draw)
     report = bias_report(e, e, map_method="none", audit=settings, quiet=True)
