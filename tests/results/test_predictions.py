@@ -1,0 +1,129 @@
+"Predictions: what is no prediction is refused, an outcome says what its interval says, and the history tells the order"
+import json
+import subprocess
+from dataclasses import asdict, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from reid_lab.results.predictions import (
+    EXPECTED,
+    Prediction,
+    came_first,
+    load_predictions,
+    outcome,
+    predictions_table,
+    registered_at,
+)
+from reid_lab.results.rows import load_results
+
+GAIN = Prediction(name="gain", claim="New gains.", where=dict(notebook="run_x"), base="Old", other="New", seeds=(5, 6, 7, 8),
+                  expects="higher", low=1., high=3., smallest=.5, written="2026-11-27", seen="nothing")
+LOSS = replace(GAIN, name="loss", expects="lower", low=-3., high=-1.)
+LEVEL = replace(GAIN, name="level", expects="level", low=-.2, high=.2)
+
+
+def rows(gains, first=5, **changes):
+    "Invented rows of two variants, a seed each"
+    made = []
+    for n, gain in enumerate(gains):
+        for variant, score in (("Old", 40. + n), ("New", 40. + n + gain)):
+            made.append(dict(run="r", time="2026-11-29", commit="abc", notebook="run_x", variant=variant, preset="quick",
+                             dataset="world-quick", split="test", seed=first + n, parameters={}, mAP=score) | changes)
+    return pd.DataFrame(made)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(expects="more"), "expects"), (dict(seeds=[5]), "two or more different"), (dict(seeds=[5, 5]), "two or more different"),
+    (dict(low=5.), "is above high"), (dict(smallest=0.), "above 0"), (dict(low=.1, high=.3), "does not fit"),
+    (dict(written="yesterday"), "isoformat"), (dict(other_field=1), "field of prediction 1")])
+def test_what_is_no_prediction_is_refused(tmp_path, change, message):
+    file = tmp_path/"predictions.json"
+    file.write_text(json.dumps([asdict(GAIN) | change]))
+    with pytest.raises(ValueError, match=message): load_predictions(file)
+
+
+def test_a_file_names_each_prediction_once(tmp_path):
+    file = tmp_path/"predictions.json"
+    assert load_predictions(file) == {}
+    file.write_text(json.dumps([asdict(GAIN), asdict(LOSS)]))
+    assert load_predictions(file) == dict(gain=GAIN, loss=LOSS)
+    file.write_text(json.dumps([asdict(GAIN)]*2))
+    with pytest.raises(ValueError, match="twice"): load_predictions(file)
+    for text, message in (("{", "no JSON"), ("{}", "no list"), ("[1]", "no object")):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=message): load_predictions(file)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_verdict_is_that_of_the_plain_t_interval(seed):
+    "Against the formulas, written out; the bootstrap may only widen an interval"
+    rng = np.random.default_rng(seed)
+    gains = rng.normal(rng.uniform(-2, 2), rng.uniform(.05, 1.5), 4)
+    mean, step = gains.mean(), gains.std(ddof=1)/2
+    half, half90 = stats.t.ppf(.975, 3)*step, stats.t.ppf(.95, 3)*step
+    found = {p.name: outcome(p, rows(gains)) for p in (GAIN, LOSS, LEVEL)}
+    assert found["level"].verdict == "held" if abs(mean) + half90 < .5 else found["level"].verdict != "held"
+    for name, sign in (("gain", 1), ("loss", -1)):
+        low, high = sign*mean - half, sign*mean + half
+        verdict = found[name].verdict
+        if low <= 0 or sign*mean < .5: assert verdict != "held"
+        if high >= .5: assert verdict != "failed"
+        if verdict == "open": assert not (low > .2 and sign*mean >= .5) or found[name].found.low < low - 1e-9
+        assert found[name].in_interval == (found[name].prediction.low <= mean <= found[name].prediction.high)
+
+
+def test_only_the_predicted_seeds_count():
+    known = pd.concat([rows([9.]*5 + [8.], first=-1), rows([2., 2.1, 1.9, 2.])])
+    assert outcome(GAIN, known).found.diff == pytest.approx(2.)
+    waiting = outcome(GAIN, known[known.seed != 7])
+    assert (waiting.verdict, waiting.missing, waiting.in_interval) == ("waiting", (7,), None)
+    assert outcome(GAIN, rows([2.]*4, notebook="run_y")).verdict == "waiting"
+
+
+def test_a_seed_that_was_run_twice_counts_once_with_its_last_row():
+    twice = pd.concat([rows([2., 2.1, 1.9, 2.], time="2026-12-02"), rows([7.]*4, time="2026-12-01")])
+    assert outcome(GAIN, twice).found.diff == pytest.approx(2.)
+
+
+def commit(folder, records):
+    (folder/"predictions.json").write_text(json.dumps(records))
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for args in (["add", "."], [*identity, "commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-C", folder, *args], check=True)
+    return subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
+def test_the_history_tells_which_came_first(tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    before = commit(tmp_path, [])
+    added = commit(tmp_path, [asdict(GAIN)])
+    beside = commit(tmp_path, [asdict(GAIN), asdict(LOSS)])
+    changed = commit(tmp_path, [asdict(replace(GAIN, high=4.)), asdict(LOSS)])
+    back = commit(tmp_path, [asdict(GAIN), asdict(LOSS)])
+    at = registered_at(tmp_path/"predictions.json")
+    assert at == dict(gain=back, loss=beside)       # the change and its undoing count
+    assert [came_first(beside, [c], tmp_path) for c in (before, added, beside, changed[:10] + "+")] == [False, False, True, True]
+    assert came_first(beside, [changed, before], tmp_path) is False
+    assert came_first(beside, ["0123456789"], tmp_path) is None and came_first(beside, [""], tmp_path) is None
+    (tmp_path/"predictions.json").write_text(json.dumps([asdict(replace(LOSS, low=-4.))]))
+    assert registered_at(tmp_path/"predictions.json") == {} and came_first(None, [back], tmp_path) is False
+
+
+def test_without_a_history_nothing_is_said(tmp_path):
+    (tmp_path/"predictions.json").write_text(json.dumps([asdict(GAIN)]))
+    assert registered_at(tmp_path/"predictions.json") == {}
+    shown = predictions_table([outcome(GAIN, rows([2., 2.1, 1.9, 2.]))], {"gain": "0"*40}, tmp_path)
+    assert shown.committed.tolist() == ["not known"] and shown.verdict.tolist() == ["held"]
+
+
+def test_predictions_of_the_project_name_rows_that_exist():
+    "Labels and filters are those of earlier rows, so that a prediction cannot wait for ever for a misspelt variant"
+    known = load_results("measured")
+    own = load_predictions()
+    assert len(own) >= 27 and {p.expects for p in own.values()} == set(EXPECTED)
+    for expected in (p for p in own.values() if p.seen.startswith("run ")):
+        seen = outcome(replace(expected, seeds=(0, 1, 2, 3, 4)), known)
+        assert seen.verdict != "waiting", expected.name
