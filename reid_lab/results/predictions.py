@@ -6,11 +6,11 @@
 __all__ = ['EXPECTED', 'Prediction', 'predictions_path', 'load_predictions', 'Outcome', 'outcome', 'registered_at', 'came_first',
            'outcomes', 'predictions_table']
 
-# %% ../../nbs/04_results/85_predictions.ipynb #4d741597
+# %% ../../nbs/04_results/85_predictions.ipynb #1259b8d8
 import json
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from .rows import pick
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../../nbs/04_results/85_predictions.ipynb #dab0ea3b
+# %% ../../nbs/04_results/85_predictions.ipynb #ff5fe0cf
 EXPECTED = dict( # what a prediction expects of `other - base` -> what its outcome needs
     higher='the interval lies above 0, and the mean reaches the smallest effect',
     lower='the interval lies below 0, and the mean reaches the smallest effect',
@@ -60,8 +60,8 @@ class Prediction:
         fits = dict(higher=middle >= self.smallest, lower=middle <= -self.smallest,
                     level=abs(middle) < self.smallest)
         if not fits[self.expects]:
-            raise ValueError(f"{self.name!r} expects {self.expects}, but the middle of [{self.low}, {self.high}] does not "
-                             f"fit a smallest effect of {self.smallest}")
+            raise ValueError(f"{self.name!r} expects {self.expects}, but the middle of [{self.low}, {self.high}] "
+                             f"does not fit a smallest effect of {self.smallest}")
         date.fromisoformat(self.written)
 
 # %% ../../nbs/04_results/85_predictions.ipynb #62c24ea3
@@ -189,7 +189,7 @@ def came_first(registered:str | None, # Commit of a prediction, see `registered_
         if _git(root, 'merge-base', '--is-ancestor', registered, commit) is None: return False
     return True
 
-# %% ../../nbs/04_results/85_predictions.ipynb #4ee93510
+# %% ../../nbs/04_results/85_predictions.ipynb #aaea229b
 def outcomes(frame:'pd.DataFrame', # From `load_results`
     path:Path | str | None=None, # See `predictions_path`
     ) -> list[Outcome]: # In the order of the file
@@ -211,8 +211,9 @@ def predictions_table(found:Iterable[Outcome], # From `outcomes`
     registered, lines = registered or {}, []
     for one in found:
         expected = one.prediction
-        line = dict(prediction=expected.claim, expected=f'{expected.expects}, {expected.low:+z.1f} to {expected.high:+z.1f}',
-                    smallest=expected.smallest, seeds=len(expected.seeds), found='', verdict=one.verdict, inside='', committed='')
+        interval = f'{expected.low:+z.1f} to {expected.high:+z.1f}'
+        line = dict(prediction=expected.claim, expected=f'{expected.expects}, {interval}', smallest=expected.smallest,
+                    seeds=len(expected.seeds), found='', verdict=one.verdict, inside='', committed='')
         if one.found is not None:
             result = one.found
             line['found'] = f'{result.diff:+z.2f} [{result.low:+z.2f}, {result.high:+z.2f}]'

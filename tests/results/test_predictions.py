@@ -19,8 +19,8 @@ from reid_lab.results.predictions import (
 )
 from reid_lab.results.rows import load_results
 
-GAIN = Prediction(name="gain", claim="New gains.", where=dict(notebook="run_x"), base="Old", other="New", seeds=(5, 6, 7, 8),
-                  expects="higher", low=1., high=3., smallest=.5, written="2026-11-27", seen="nothing")
+GAIN = Prediction(name="gain", claim="New gains.", where=dict(notebook="run_x"), base="Old", other="New",
+                  seeds=(5, 6, 7, 8), expects="higher", low=1., high=3., smallest=.5, written="2026-11-27", seen="nothing")
 LOSS = replace(GAIN, name="loss", expects="lower", low=-3., high=-1.)
 LEVEL = replace(GAIN, name="level", expects="level", low=-.2, high=.2)
 
@@ -30,14 +30,15 @@ def rows(gains, first=5, **changes):
     made = []
     for n, gain in enumerate(gains):
         for variant, score in (("Old", 40. + n), ("New", 40. + n + gain)):
-            made.append(dict(run="r", time="2026-11-29", commit="abc", notebook="run_x", variant=variant, preset="quick",
-                             dataset="world-quick", split="test", seed=first + n, parameters={}, mAP=score) | changes)
+            row = dict(run="r", time="2026-11-29", commit="abc", notebook="run_x", variant=variant, preset="quick",
+                       dataset="world-quick", split="test", seed=first + n, parameters={}, mAP=score)
+            made.append(row | changes)
     return pd.DataFrame(made)
 
 
 @pytest.mark.parametrize("change, message", [
-    (dict(expects="more"), "expects"), (dict(seeds=[5]), "two or more different"), (dict(seeds=[5, 5]), "two or more different"),
-    (dict(low=5.), "is above high"), (dict(smallest=0.), "above 0"), (dict(low=.1, high=.3), "does not fit"),
+    (dict(expects="more"), "expects"), (dict(seeds=[5]), "two or more different"),
+    (dict(seeds=[5, 5]), "two or more different"), (dict(low=5.), "is above high"), (dict(smallest=0.), "above 0"), (dict(low=.1, high=.3), "does not fit"),
     (dict(written="yesterday"), "isoformat"), (dict(other_field=1), "field of prediction 1")])
 def test_what_is_no_prediction_is_refused(tmp_path, change, message):
     file = tmp_path/"predictions.json"
@@ -93,7 +94,8 @@ def commit(folder, records):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for args in (["add", "."], [*identity, "commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", "-C", folder, *args], check=True)
-    return subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    head = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True)
+    return head.stdout.strip()
 
 
 def test_the_history_tells_which_came_first(tmp_path):
@@ -105,7 +107,8 @@ def test_the_history_tells_which_came_first(tmp_path):
     back = commit(tmp_path, [asdict(GAIN), asdict(LOSS)])
     at = registered_at(tmp_path/"predictions.json")
     assert at == dict(gain=back, loss=beside)       # the change and its undoing count
-    assert [came_first(beside, [c], tmp_path) for c in (before, added, beside, changed[:10] + "+")] == [False, False, True, True]
+    made_at = (before, added, beside, changed[:10] + "+")
+    assert [came_first(beside, [c], tmp_path) for c in made_at] == [False, False, True, True]
     assert came_first(beside, [changed, before], tmp_path) is False
     assert came_first(beside, ["0123456789"], tmp_path) is None and came_first(beside, [""], tmp_path) is None
     (tmp_path/"predictions.json").write_text(json.dumps([asdict(replace(LOSS, low=-4.))]))
@@ -120,7 +123,7 @@ def test_without_a_history_nothing_is_said(tmp_path):
 
 
 def test_predictions_of_the_project_name_rows_that_exist():
-    "Labels and filters are those of earlier rows, so that a prediction cannot wait for ever for a misspelt variant"
+    "Labels and filters are those of earlier rows: a prediction does not wait for ever for a misspelt variant"
     known = load_results("measured")
     own = load_predictions()
     assert len(own) >= 27 and {p.expects for p in own.values()} == set(EXPECTED)
