@@ -20,7 +20,8 @@ from reid_lab.results.predictions import (
 from reid_lab.results.rows import load_results
 
 GAIN = Prediction(name="gain", claim="New gains.", where=dict(notebook="run_x"), base="Old", other="New",
-                  seeds=(5, 6, 7, 8), expects="higher", low=1., high=3., smallest=.5, written="2026-11-27", seen="nothing")
+                  seeds=(5, 6, 7, 8), expects="higher", low=1., high=3., smallest=.5, written="2026-11-27",
+                  seen="nothing")
 LOSS = replace(GAIN, name="loss", expects="lower", low=-3., high=-1.)
 LEVEL = replace(GAIN, name="level", expects="level", low=-.2, high=.2)
 
@@ -38,7 +39,8 @@ def rows(gains, first=5, **changes):
 
 @pytest.mark.parametrize("change, message", [
     (dict(expects="more"), "expects"), (dict(seeds=[5]), "two or more different"),
-    (dict(seeds=[5, 5]), "two or more different"), (dict(low=5.), "is above high"), (dict(smallest=0.), "above 0"), (dict(low=.1, high=.3), "does not fit"),
+    (dict(seeds=[5, 5]), "two or more different"), (dict(low=5.), "is above high"),
+    (dict(smallest=0.), "above 0"), (dict(low=.1, high=.3), "does not fit"),
     (dict(written="yesterday"), "isoformat"), (dict(other_field=1), "field of prediction 1")])
 def test_what_is_no_prediction_is_refused(tmp_path, change, message):
     file = tmp_path/"predictions.json"
