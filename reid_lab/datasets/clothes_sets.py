@@ -122,7 +122,7 @@ CLOTHES_SETS = {
                'shuxjweb/pixel_sampling:data/datasets/prcc_gcn.py (counts)'),
     'ltcc': folder_dataset(CLOTHES_FORMS['ltcc'], 'LTCC', columns=('clothes',),
         counts=dict(train=(77, 9576), query=(75, 493), gallery=(75, 7050)),
-        protocols=('ltcc.cc', 'ltcc.standard', 'ltcc.cc-filtered'),
+        protocols=('ltcc.cc', 'ltcc.standard', 'ltcc.cc-filtered', 'ltcc.same-clothes'),
         layout='LTCC_ReID/{train,query,test}/103_1_c9_017008.png',
         citation='Qian et al., Long-Term Cloth-Changing Person Re-identification, ACCV 2020',
         source='naiq/naiq.github.io:LTCC_Perosn_ReID.html'),

@@ -17,7 +17,7 @@ import pandas as pd
 from ..core.basics import warn_caller
 from ..data.labels import UNKNOWN, label_name
 from .embeddings import Embeddings, as_ids
-from .junk import AUTO, NONE, Junk, as_junk
+from .junk import AUTO, NONE, OTHER, Junk, as_junk, plain_column
 from .shards import Shards
 
 # %% ../../nbs/06_retrieval/34_left_out.ipynb #56e4c3a6
@@ -63,6 +63,13 @@ class Codes(NamedTuple):
         "Where pairs have one value that is known"
         own = self.query[query]
         return (self.image[image] == own) & (own != UNKNOWN)
+
+    def other(self, query:np.ndarray, # (n,) positions of queries
+        image:np.ndarray, # (n,) positions of images
+        ) -> np.ndarray: # (n,) bool
+        "Where pairs have two values that differ, and both are known"
+        own, found = self.query[query], self.image[image]
+        return (found != own) & (own != UNKNOWN) & (found != UNKNOWN)
 
     @property
     def unknown(self) -> tuple[int, int]: # Queries, images
@@ -147,10 +154,12 @@ class LeftOut:
         ) -> np.ndarray: # (n,) bool
         "Which pairs of one person are left out"
         out = np.zeros(len(query), bool)
-        for first, *others in self.rule.groups:
-            equal = self.codes[first].equal(query, image)
-            for column in others: equal &= self.codes[column].equal(query, image)
-            out |= equal
+        for group in self.rule.groups:
+            meets = np.ones(len(query), bool)
+            for name in group:
+                codes = self.codes[plain_column(name)]
+                meets &= codes.other(query, image) if name.startswith(OTHER) else codes.equal(query, image)
+            out |= meets
         return out
 
     def of_any_person(self, positions:np.ndarray, # (B,) queries
@@ -251,7 +260,9 @@ def _pairs_of(rule, q, g):
 
 def _warn_of_strangers(rule, codes, q, g):
     "A warning for columns that share no value, so that they leave nothing out; cameras of two places are as they are"
+    equal = {name for group in rule.groups for name in group}   # without those that are to differ
     for name, (query, image) in codes.items():
+        if name not in equal: continue
         both_known = (query != UNKNOWN).any() and (image != UNKNOWN).any()
         if name == 'cam' or not both_known or np.isin(query[query != UNKNOWN], image).any(): continue
         queries, images = (', '.join(map(str, pd.unique(np.asarray(side[name]))[:4])) for side in (q, g))
@@ -269,8 +280,7 @@ def apply_junk(junk:Junk | str | None, # A rule, its text, `auto`, or None for n
     if rule == AUTO: rule, why = auto_rule(q, g)
     check_columns(rule, q, g)
     # these are compared where query and image show one person; pairs name their values, and need no codes
-    compared = dict.fromkeys(name for group in rule.groups for name in group)
-    codes = {name: codes_of(name, _column(q, name), _column(g, name)) for name in compared}
+    codes = {name: codes_of(name, _column(q, name), _column(g, name)) for name in rule.compared}
     _warn_of_strangers(rule, codes, q, g)
     return LeftOut(rule, why, codes, _pairs_of(rule, q, g))
 

@@ -361,6 +361,13 @@ _CLOTHES = [
              variant_of='ltcc.cc', source='MingkunLishigure/SiCL#3',
              dispute='Without the people in one outfit the gallery has fewer wrong images; the page of the '
                      'dataset advises against it.'),
+    Protocol('ltcc.same-clothes',
+             'Queries ask for images of the same person by other cameras in the same clothes.',
+             junk=Junk('cam', 'other:clothes'), variant_of='ltcc.cc',
+             source='guxinqian/Simple-CCReID:tools/eval_metrics.py (mode SC)',
+             counts=Counts(493, gallery=7050, people=75, source='naiq/naiq.github.io:LTCC_Perosn_ReID.html'),
+             dispute='The page of the dataset knows no such rule; one program has it beside that of other clothes. '
+                     'Images in other clothes are left out of a list, they are not wrong.'),
     Protocol('celeb.none', 'Queries ask for images of the same person; the set names no cameras.',
              junk=NOTHING, source='MingkunLishigure/SiCL:maskcl/datasets/Celeb.py',
              counts=Counts(2972, gallery=11006, people=420, source='Huang-3/Celeb-reID:README.md'),

@@ -45,9 +45,14 @@ def table_for(name, seed, n=72):
 
 def is_junk(rule, q, g):
     "Whether a rule leaves a gallery row out of the list of a query, word for word"
+    def holds(name):
+        column = name.removeprefix("other:")
+        if -1 in (q[column], g[column]): return False
+        return (q[column] != g[column]) == name.startswith("other:")
+
     same = g["pid"] == q["pid"]
     for group in rule.groups:
-        if same and all(q[c] == g[c] and q[c] != -1 for c in group): return True
+        if same and all(holds(name) for name in group): return True
     return any(str(q[c]) == a and str(g[c]) == b for c, a, b in rule.pairs)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings, strategies as st
 from reid_lab.retrieval.junk import AUTO, Junk, as_junk, junk_words, of_same_camera, read_junk
 
 NAMES = st.text("abcxyz_019 -é", min_size=1, max_size=6).filter(lambda t: t == t.strip() and t not in ("auto", "none"))
-GROUPS = st.lists(st.lists(NAMES, min_size=1, max_size=3).map("+".join), max_size=3)
+PARTS = st.builds(lambda sign, name: sign + name, st.sampled_from(["", "", "other:"]), NAMES)
+GROUPS = st.lists(st.lists(PARTS, min_size=1, max_size=3).map("+".join), max_size=3)
 PAIRS = st.dictionaries(NAMES, st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=2), max_size=2)
 
 
@@ -24,13 +25,14 @@ def test_text_and_repr_give_the_rule_again(columns, together, pairs):
 @pytest.mark.parametrize("given_, want", [
     (None, Junk()), ("none", Junk()), ("auto", AUTO), (" auto ", AUTO), ("cam", Junk("cam")),
     ("cam, clothes", Junk("cam", "clothes")), ("cam + mod", Junk(all=("cam", "mod"))),
+    ("cam,other:clothes", Junk("cam", "other:clothes")), ("cam + other: mod", Junk(all=("cam", "other:mod"))),
     ("cam=3:2,cam=6:5", Junk(pairs={"cam": [(3, 2), (6, 5)]})), (Junk("cam"), Junk("cam"))])
 def test_what_a_rule_may_be_given_as(given_, want): assert as_junk(given_) == want
 
 
 @pytest.mark.parametrize("wrong, says", [
     ("", "no name"), ("cam,,x", "no name"), ("cam=3", "such as cam=3:2"), ("none,cam", "a rule of its own"),
-    ("cam=3:2:1", "holds ':'"), (True, "must be a rule")])
+    ("cam=3:2:1", "holds ':'"), ("other:", "no name"), ("others:cam", "holds ':'"), (True, "must be a rule")])
 def test_what_no_rule_is(wrong, says):
     with pytest.raises((ValueError, TypeError), match=says): as_junk(wrong)
 

@@ -24,7 +24,7 @@ from reid_lab.retrieval.shards import Shards, write_shards
 from reid_lab.widgets.scene import Scene
 
 RULES = ["none", "cam", "clothes", "cam,clothes", "cam+modality", "clothes,cam+modality", "cam=1:0",
-         "cam=1:0,cam=0:2,cam"]
+         "cam=1:0,cam=0:2,cam", "cam,other:clothes", "other:clothes+modality,cam=1:0"]
 LTCC = "cam,clothes"
 CLOTHES, MODALITIES = np.array(["red", "blue", "grey", ""]), np.array(["rgb", "ir", ""])
 
@@ -43,8 +43,14 @@ def is_junk(rule, q, i, g, j):
 
     def equal(name): return value(q, i, name) is not None and value(q, i, name) == value(g, j, name)
 
+    def other(name):
+        both = value(q, i, name), value(g, j, name)
+        return None not in both and both[0] != both[1]
+
+    def holds(name): return other(name.removeprefix("other:")) if name.startswith("other:") else equal(name)
+
     person = q.pid[i] == g.pid[j] != -1
-    if person and any(all(equal(name) for name in group) for group in rule.groups): return True
+    if person and any(all(holds(name) for name in group) for group in rule.groups): return True
     return any((str(value(q, i, name)), str(value(g, j, name))) == (of_query, of_image)
                for name, of_query, of_image in rule.pairs)
 

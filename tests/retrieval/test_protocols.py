@@ -295,3 +295,27 @@ def test_a_protocol_says_which_columns_it_reads_and_how_its_parts_are_written():
     with pytest.raises(TypeError, match=re.escape("write such as junk=Junk('cam')")): Protocol("own", "", junk="cam")
     with pytest.raises(TypeError, match=re.escape("write such as queries=Rows(modality=")):
         Protocol("own", "", queries=dict(cam=1))
+
+
+@given(seed=st.integers(0, 2**20))
+@settings(max_examples=30, deadline=None)
+def test_matches_in_the_same_clothes_are_those_of_the_cited_program(seed):
+    "evaluate_with_clothes of guxinqian/Simple-CCReID:tools/eval_metrics.py, mode SC, written from its text"
+    rng = np.random.default_rng(seed)
+    q, g = (pd.DataFrame(dict(pid=rng.integers(0, 4, n), cam=rng.integers(0, 3, n), clothes=rng.integers(0, 2, n)))
+            for n in (8, 40))
+    sim = rng.permutation(320).reshape(8, 40)/320
+    hits, aps, skipped = [], [], 0
+    for i, own in enumerate(q.itertuples()):
+        person = set(np.flatnonzero(g.pid == own.pid))
+        good = {j for j in person if g.cam[j] != own.cam and g.clothes[j] == own.clothes}
+        ranked = [j for j in np.argsort(-sim[i]) if j in good or j not in person]
+        ranks = [rank for rank, j in enumerate(ranked, 1) if j in good]
+        if not ranks:
+            skipped += 1
+            continue
+        hits.append(ranks[0] == 1)
+        aps.append(np.mean([(n + 1)/rank for n, rank in enumerate(ranks)]))
+    assume(hits)
+    got = metrics_from_similarity(sim, q.pid, g.pid, columns(q), columns(g), protocol="ltcc.same-clothes")
+    assert [got["R1"], got["mAP"], got["n_skipped"]] == pytest.approx([100*np.mean(hits), 100*np.mean(aps), skipped])
