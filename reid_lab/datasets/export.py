@@ -23,6 +23,7 @@ from .occluded_sets import OCCLUDED_LAYOUTS
 from .record import Layout, no_junk
 from .registry import DATASETS
 from .text_sets import TEXT_SETS, write_mals, write_text_set
+from .tracklet_sets import TRACKLET_LAYOUTS
 from .vehicle_sets import VEHICLE_LAYOUTS
 
 # %% ../../nbs/07_datasets/70_export.ipynb #106d189d
@@ -80,6 +81,7 @@ LAYOUTS = {
     **OCCLUDED_LAYOUTS,
     **INFRARED_LAYOUTS,
     **GROUND_AIR_LAYOUTS,
+    **TRACKLET_LAYOUTS,
     **VEHICLE_LAYOUTS}
 
 # %% ../../nbs/07_datasets/70_export.ipynb #540210bc

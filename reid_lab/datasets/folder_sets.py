@@ -239,7 +239,7 @@ def _agrees(name, row, part, form):
     "Whether a name is read as the columns of a row"
     told = _read_name(os.path.splitext(name)[0], part, form)
     if told is None: return False
-    return all(told[k] == row[k] for k in ('pid', 'cam', 'clothes') if k in told and k in row)
+    return all(told[k] == row[k] for k in ('pid', 'cam', 'clothes', 'track') if k in told and k in row)
 
 
 def _files(frame, form):

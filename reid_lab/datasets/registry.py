@@ -37,6 +37,7 @@ from .infrared_sets import INFRARED_SETS
 from .occluded_sets import OCCLUDED_SETS
 from .record import Dataset
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
+from .tracklet_sets import TRACKLET_SETS
 from .vehicle_sets import VEHICLE_SETS
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
@@ -226,6 +227,7 @@ DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
     **OCCLUDED_SETS,
     **INFRARED_SETS,
     **GROUND_AIR_SETS,
+    **TRACKLET_SETS,
     **VEHICLE_SETS,
 })
 

@@ -152,6 +152,9 @@ TEST_SETS = { # key of a dataset -> its published test set
     'ag-reid': PublishedSet('AG-ReID'),
     'ag-reid-v2': PublishedSet('AG-ReID.v2'),
     'prai-1581': _searched('PRAI-1581', 799, 4680, 799, 15258),
+    'mars': PublishedSet('MARS'),
+    'ilids-vid': PublishedSet('iLIDS-VID'),
+    'dukemtmc-videoreid': PublishedSet('DukeMTMC-VideoReID'),
     'veri-776': _searched('VeRi-776', 200, 1678, 200, 11579)}
 
 # %% ../../nbs/04_results/10_published.ipynb #33c0ca1c

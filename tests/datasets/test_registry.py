@@ -25,6 +25,7 @@ from reid_lab.datasets.infrared_sets import INFRARED_SETS
 from reid_lab.datasets.occluded_sets import OCCLUDED_SETS
 from reid_lab.datasets.registry import DATASETS, fits, list_datasets, load_dataset, require
 from reid_lab.datasets.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
+from reid_lab.datasets.tracklet_sets import TRACKLET_SETS
 from reid_lab.datasets.vehicle_sets import VEHICLE_SETS
 from reid_lab.world.plan import TASKS
 from reid_lab.world.world import World
@@ -71,7 +72,8 @@ def test_entry_is_complete(name):
 
 def test_datasets_that_can_be_written():
     "All of image_sets, dg_sets, text_sets and the families; a dataset that is only read has no layout"
-    families = {*CLOTHES_SETS, *OCCLUDED_SETS, *INFRARED_SETS, *GROUND_AIR_SETS, *VEHICLE_SETS}
+    families = {*CLOTHES_SETS, *OCCLUDED_SETS, *INFRARED_SETS, *GROUND_AIR_SETS, *TRACKLET_SETS,
+                *VEHICLE_SETS}
     known = {"mals", *AERIAL, *IMAGE_SETS, *DG_SETS, *TEXT_SETS, *families}
     assert {spec.dataset for spec in LAYOUTS.values()} == known < set(DATASETS)
 

@@ -10,6 +10,7 @@ from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
 from reid_lab.datasets.infrared_sets import INFRARED_FORMS, infrared_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.tracklet_sets import TRACKLET_FORMS, TRACKLET_LAYOUTS
 from reid_lab.datasets.vehicle_sets import VEHICLE_FORMS
 
 AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
@@ -58,6 +59,20 @@ def small_ground_air(layout):
     return t._with(f.sort_values(["at", "folder", "pid", "cam"], kind="stable").drop(columns=["at", "folder"]))
 
 
+def small_tracklets(layout):
+    "People past two cameras in walks of two frames, in the order of the lists or folders"
+    t = tiny_table(8, 4, 0, roles=True).where(split=["train", "test"])
+    cam = [0, 0, 1, 1] * (len(t) // 4)
+    t = t.assign(pid=t["pid"] + 1, cam=cam, track=[row // 2 for row in range(len(t))],
+                 role=["query" if c == 0 else "gallery" for c in cam])
+    f = TRACKLET_LAYOUTS[layout].rows(t).frame
+    f = f.assign(role=f.role.where(f.split == "test", "both"), test=f.split == "test")
+    first = {"mars": ["test"], "ilids-vid": ["cam"], "dukemtmc-videoreid": ["test", "role"]}[layout]
+    f = f.sort_values(first, kind="stable", ascending=[name != "role" for name in first])
+    numbers = f.drop_duplicates("track").sort_values("test", kind="stable").track   # training first
+    return t._with(f.assign(track=f.track.map({old: new for new, old in enumerate(numbers, 1)})).drop(columns="test"))
+
+
 def small(layout):
     "A table as the layout gives it back"
     if layout == "ufine3c":  # test only, and a column of its own
@@ -67,6 +82,7 @@ def small(layout):
     if layout in FOLDER_FORMS: return small_folder_set(layout)
     if layout in INFRARED_FORMS: return small_infrared(layout)
     if layout in GROUND_AIR_LAYOUTS: return small_ground_air(layout)
+    if layout in TRACKLET_FORMS: return small_tracklets(layout)
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)
     if layout in DG_SETS:  # in the order of the folders
