@@ -550,6 +550,12 @@ _OTHERS = [
              counts=Counts(150, 0, 150, 150,
                            'KaiyangZhou/deep-person-reid:torchreid/data/datasets/video/ilidsvid.py'),
              dispute='With one track of a person, AP is 1/rank. Some papers halve the people anew.'),
+    Protocol('duke-video', 'Tracks ask for tracks of the same person by other cameras.',
+             measure=Measure(pooling='mean'), source='Yu-Wu/DukeMTMC-VideoReID:reid/evaluators.py',
+             counts=Counts(702, gallery=2636, people=702,
+                           source='Yu-Wu/DukeMTMC-VideoReID:README.md; docstring of a loader of others'),
+             dispute='The gallery holds the tracks that ask too; their own lists leave them out. An early read-me has '
+                     'one query for each person and camera, the folders one for each person.'),
     Protocol('veri.trapezoid', 'Queries ask for images of the same vehicle by other cameras.',
              measure=Measure(ap='trapezoid'),
              source='VehicleReId/VeRi:code/baseline_evaluation.m, code/compute_AP.m',
