@@ -28,6 +28,7 @@ from .onnx_towers import DEFAULT_SIZE, onnx_input, onnx_run, onnx_session
 from .osnet import osnet_form
 from .published import hub_record
 from .sgformer import SGFORMERS
+from .solider import solider_names
 from reid_lab.models.weights.formats import (
     OURS,
     how_to_choose,
@@ -100,16 +101,16 @@ def towers_of(state:dict, # Under our names, see `translate`
     ) -> list[str]: # Names for `frozen:NAME`, the likeliest first
     "Towers of a control that have these tensors"
     if gives == 'osnet': return [osnet_form(state)]
-    if gives != 'fastreid': return []
-    try: return fastreid_names(fastreid_parts(state))
-    except ValueError: return [] # of another depth
+    if gives not in ('fastreid', 'solider'): return []
+    try: return fastreid_names(fastreid_parts(state)) if gives == 'fastreid' else solider_names(state)
+    except (ValueError, KeyError): return [] # of another depth, or tensors are missing: loading will name them
 
 
 def arguments(state:dict, # Under our names, see `translate`
     gives:str, # See `Layout.gives`
     ) -> dict: # Name -> value
     "Arguments of a constructor that follow from the shapes of a whole checkpoint"
-    if gives in ('fastreid', 'osnet'): return {'tower': name for name in towers_of(state, gives)[:1]}
+    if gives in ('fastreid', 'osnet', 'solider'): return {'tower': name for name in towers_of(state, gives)[:1]}
     if gives == 'rde': return dict(pair='rde')
     if gives in ('resnet50', 'vit', 'sgformer', 'swin', 'aptm', 'camel'):
         try: return camel_arguments(state, gives)

@@ -46,6 +46,7 @@ from reid_lab.models.published import (
     transformers_folder,
 )
 from .rde import rde_tower
+from .solider import SEMANTIC, SOLIDERS, solider_tower
 from reid_lab.models.timm_towers import (
     check_timm_name,
     fit_positions,
@@ -212,8 +213,15 @@ def _osnet_tower(name, size, weights):
     return net, size or (256, 128), pixels, start and load_network(net, start)
 
 
+def _solider(name, size, weights, semantic=SEMANTIC):
+    "A network of SOLIDER, likewise"
+    net, loaded = solider_tower(name, weights, semantic)
+    pixels = dict(zip(('mean', 'std'), PIXELS['half']), interpolation='bilinear')
+    return net, size or (384, 128), pixels, loaded
+
+
 # Beside those of timm and open_clip: name -> function `(name, size, weights)` that builds it
-TOWERS = dict.fromkeys(FASTREIDS, _fastreid) | dict.fromkeys(OSNETS, _osnet_tower)
+TOWERS = dict.fromkeys(FASTREIDS, _fastreid) | dict.fromkeys(OSNETS, _osnet_tower) | dict.fromkeys(SOLIDERS, _solider)
 # Beside those of open_clip: name of a pair -> function `(weights, size)` that builds it
 PAIR_TOWERS = dict(rde=rde_tower)
 
@@ -407,7 +415,7 @@ def frozen(tower:str, # Of timm or open_clip by name, with a key of `LIBRARIES` 
     mean:Sequence[float] | None=None, # Of the pixels in [0,1], likewise; with `std`
     std:Sequence[float] | None=None, # Of the pixels in [0,1]
     interpolation:str='', # Of the resizing, likewise: one of `RESAMPLING`
-    **more, # Of some towers: `pool` (FastReID); `output`, `layout`, `provider` (ONNX)
+    **more, # Of some towers: `pool` (FastReID); `semantic` (SOLIDER); `output`, `layout`, `provider` (ONNX)
     ) -> Frozen:
     "A zero-shot control: an image tower as it was published"
     check_tower('frozen', tower)

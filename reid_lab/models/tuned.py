@@ -28,8 +28,9 @@ class TowerFeature(ImageTower):
         ):
         super().__init__()
         self.tower, self.width = control.tower.requires_grad_(True), control.dim
+        still = {*_UNUSED, *getattr(self.tower, 'fixed', ())}
         for name, parameter in self.tower.named_parameters():
-            if not _UNUSED.isdisjoint(name.split('.')): parameter.requires_grad_(False)
+            if not still.isdisjoint(name.split('.')): parameter.requires_grad_(False)
 
     def own_feature(self, pixels:Tensor) -> Tensor: # (B,3,H,W) normalised -> (B,width)
         "The feature that the tower gives"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import fastreid, irra, osnet, rde, released_pairs
+from helpers import fastreid, irra, osnet, rde, released_pairs, solider
 from helpers.released_images import (
     DEPTH,
     HEADS,
@@ -38,6 +38,7 @@ from reid_lab.models.backbones import CrossEncoder, TextEncoder
 from reid_lab.models.clip_towers import clip_model
 from reid_lab.models.osnet import OSNet
 from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
+from reid_lab.models.solider import SOLIDERS, SoliderSizes
 from reid_lab.models.timm_towers import timm_tower
 from reid_lab.recipes.compare import EmbedOptions
 from reid_lab.recipes.reproduce import Given, check_ready_for, list_sum, open_released, reproduce
@@ -204,6 +205,15 @@ def osnet_case(tmp, monkeypatch):
     return Case(small("roboflow-osnet-market1501"), tmp/"osnet.pth.tar", lambda x, cam: plain(standard(x, IMAGENET)))
 
 
+def solider_case(tmp, monkeypatch):
+    sizes = 8, (1, 2, 2, 2), (1, 2, 2, 4)
+    monkeypatch.setitem(SOLIDERS, "solider_tiny", SoliderSizes(*sizes))
+    state = solider.released(*sizes)
+    torch.save(state, tmp/"transformer_120.pth")
+    plain = solider.Plain(state)
+    return Case(small("solider-tiny-market1501"), tmp/"transformer_120.pth", lambda x, cam: plain((x - .5)/.5))
+
+
 def irra_case(tmp, monkeypatch, name="irra-cuhk-pedes", net=None):
     import open_clip
     torch.manual_seed(3)
@@ -275,8 +285,8 @@ def pair_case(tmp, monkeypatch, kind):
 
 CASES = dict(bot=bot_case, agw=agw_case, openunreid=openunreid_case, transreid=transreid_case,
              transreid_plain=partial(transreid_case, jigsaw=False), clip_reid=clip_reid_case, fastreid=fastreid_case,
-             fastreid_mgn=partial(fastreid_case, family="mgn", backbone="r50_ibn"), osnet=osnet_case, irra=irra_case,
-             rde=rde_case, cfan=cfan_case, aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
+             fastreid_mgn=partial(fastreid_case, family="mgn", backbone="r50_ibn"), osnet=osnet_case,
+             solider=solider_case, irra=irra_case, rde=rde_case, cfan=cfan_case, aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
@@ -422,5 +432,8 @@ def test_what_is_known_is_listed(capsys):
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in known.reproductions()) and "Cannot be opened yet" in said
+    assert main(["reproduce", "list", "plip-cuhk-pedes"]) == 0
+    assert "cannot be opened: a modified ResNet" in capsys.readouterr().out
     assert main(["reproduce", "list", "solider-tiny-msmt17"]) == 0
-    assert "cannot be opened: its Swin takes a semantic weight" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "frozen:solider_tiny (size=(384, 128), semantic=0.2)" in said and "mAP 67.4, R1 85.9" in said

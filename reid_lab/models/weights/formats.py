@@ -638,13 +638,33 @@ _OSNET = Layout('osnet', 'an OSNet', 'osnet', fits=('frozen',), pixels=_TORCHVIS
     rename=((r'\.conv2\.(\d)\.layers\.', r'.streams.\1.'), # of OSNet-AIN; what follows is of OSNet
             (r'\.conv2a\.', '.streams.0.0.'), (r'\.conv2b\.', '.streams.1.'), (r'\.conv2c\.', '.streams.2.'),
             (r'\.conv2d\.', '.streams.3.'), (r'^conv([23])\.2\.', r'pool\1.')))
+_SOLIDER_RULES:dict = dict(gives='solider', fits=('frozen',), pixels='mean and deviation 0.5',
+    note='the weight of semantics is no tensor but an argument, semantic=.2 (-p semantic=.2 on the command line)',
+    leave=((r'(base|backbone)\.norm[0-2]\.', 'norm of an earlier stage, which the feature does not use'),
+           (r'(base|backbone)\.semantic_embed_[wb]\.3\.', 'acts behind the last map, which the feature does not use'),
+           (r'bottleneck\.', 'its program tests with the feature before BNNeck'),
+           (r'classifier\.', 'classifier of its training identities'), (r'head\.', 'head of the pretraining'), _TABLES),
+    rename=((r'^(base|backbone)\.', ''), (r'^norm3\.', 'norm.'),
+            (r'^patch_embed\.projection\.', 'patches.conv.'), (r'^patch_embed\.norm\.', 'patches.norm.'),
+            *((rf'^stages\.{i}\.downsample\.', f'stage{i + 1}.merge.') for i in range(3)),
+            *((rf'^semantic_embed_{sign}\.{i}\.', f'stage{i + 1}.control.{name}.') for i in range(3)
+              for sign, name in (('w', 'scale'), ('b', 'shift'))),
+            (r'^stages\.(\d)\.', r'stage\1.'), (r'\.w_msa\.relative_position_bias_table$', '.bias'),
+            (r'\.attn\.w_msa\.', '.attn.'), (r'\.ffn\.layers\.0\.0\.', '.mlp.0.'),
+            (r'\.ffn\.layers\.1\.', '.mlp.2.')))
+_SOLIDER = Layout('solider', 'a re-identification model of SOLIDER', **_SOLIDER_RULES,
+    keys=(r'base\.semantic_embed_w\.0\.weight', r'base\.stages\.0\.blocks\.0\.attn\.w_msa\.qkv\.weight',
+          r'bottleneck\.running_mean'))
+_SOLIDER_START = Layout('solider_start', 'a pretrained SOLIDER', **_SOLIDER_RULES,
+    keys=(r'backbone\.semantic_embed_w\.0\.weight', r'backbone\.stages\.0\.blocks\.0\.attn\.w_msa\.qkv\.weight'))
 _FASTREID_OTHER = Layout('fastreid_other', 'a network of FastReID of a form that is not known here', '',
     note='other blocks (SE, ResNeXt, 18 or 34 layers) and other heads are other networks than those of its model zoo',
     keys=(r'backbone\..*', _HEAD_OF + r'(weight|classifier\.weight|bottleneck\..*|bnneck\..*)'))
 OURS = Layout('reid_lab', 'weights of this library', 'ours', keys=()) # known by its card, see `identify`
 LAYOUTS = {x.name: x for x in (_RDE, _CFAN, _IRRA, _APTM, _CAMEL, _CAMEL_STATE, _CLIP_REID, _CLIP_REID_R50,
                                _TRANSREID, _TRANSREID_PLAIN, _BOT, _AGW, _OPENUNREID, _FASTREID, _FASTREID_OLD,
-                               _FASTREID_MGN, _FASTREID_MGN_OLD, _FASTREID_OTHER, _OSNET,
+                               _FASTREID_MGN, _FASTREID_MGN_OLD, _SOLIDER, _SOLIDER_START, _FASTREID_OTHER,
+                               _OSNET,
                                _HF_CLIP, _HF_VIT, _BERT, _OPENAI, _OPEN_CLIP, _TIMM_VIT, _SWIN_OWN,
                                _SWIN_TIMM, _SGFORMER, _TORCHVISION)}
 
