@@ -258,7 +258,7 @@ def _add_embed(command):
     c.add_argument('--model', required=True,
                    help='weights of the package, see below, or folder of a training or a '
                    'run; with --weights any model of `reid_lab list models` that can be trained, or a tower of '
-                   'another program: frozen:NAME (timm, open_clip, OSNet, FastReID), frozen_pair:NAME '
+                   'another program: frozen:NAME (timm, open_clip, OSNet, FastReID, SOLIDER), frozen_pair:NAME '
                    '(open_clip), torchvision:NAME; hf:FOLDER and onnx:FILE bring their weights; a model of your own '
                    'with --with MODULE')
     c.add_argument('--weights', metavar='FILE', help='weights of your own, see `reid_lab weights inspect`')

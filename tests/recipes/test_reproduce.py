@@ -286,7 +286,8 @@ def pair_case(tmp, monkeypatch, kind):
 CASES = dict(bot=bot_case, agw=agw_case, openunreid=openunreid_case, transreid=transreid_case,
              transreid_plain=partial(transreid_case, jigsaw=False), clip_reid=clip_reid_case, fastreid=fastreid_case,
              fastreid_mgn=partial(fastreid_case, family="mgn", backbone="r50_ibn"), osnet=osnet_case,
-             solider=solider_case, irra=irra_case, rde=rde_case, cfan=cfan_case, aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
+             solider=solider_case, irra=irra_case, rde=rde_case, cfan=cfan_case,
+             aptm=partial(pair_case, kind="aptm"), camel=partial(pair_case, kind="camel"))
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
