@@ -1,4 +1,4 @@
-"""CAMeL's Algorithm 1 with its tasks and memory, the step of DMG-Net, camera-based BatchNorm.
+"""CAMeL's Algorithm 1 with its tasks and memory, the step of DMG-Net, camera-based BatchNorm, cluster contrast.
 
 Never here: recipes.
 """

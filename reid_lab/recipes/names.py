@@ -147,6 +147,7 @@ _TABLES = dict( # experiment -> parameter -> its names
     dart3=dict(preset=Table('recipes.reid', 'REID_PRESETS'), scene=Table('datasets.protocols.cameras', 'SCENES')),
     dmg=dict(preset=Table('recipes.reid', 'REID_PRESETS')),
     starts=dict(preset=Table(_HERE, 'START_PRESETS')),
+    unsupervised=dict(preset=Table('recipes.unsupervised', 'UNSUPERVISED_PRESETS', _NO_PAPER)),
     finetune=dict(preset=Table('recipes.finetune', 'FINETUNE_PRESETS', _NO_PAPER)),
     text_granularity=dict(preset=Table('recipes.text', 'TEXT_PRESETS'), method=_CFAM_METHODS, train_on=_LEVELS,
                           tests=_LEVELS),
@@ -191,7 +192,8 @@ _RECIPES = dict( # experiment -> its recipe
     cfan=Recipe('recipes.cfan', 'METHODS', 'cfan'),
     dart3=Recipe('recipes.dart3', 'METHODS', 'dart3'),
     dmg=Recipe('recipes.dmg', 'METHODS', 'dmg'),
-    starts=Recipe('recipes.starts'))
+    starts=Recipe('recipes.starts'),
+    unsupervised=Recipe('recipes.unsupervised'))
 
 
 def _read_studies(recipe):
@@ -220,7 +222,8 @@ def check_recipe(experiment:str, # Name of an experiment
     if hasattr(p, 'study'): _check_study(p, recipe)
 
 # %% ../../nbs/14_recipes/07_names.ipynb #9b4a8b33
-_READS = dict(camel='captions', cfam='captions', text_granularity='captions', dart3='images', dmg='images')
+_READS = dict(camel='captions', cfam='captions', text_granularity='captions', dart3='images', dmg='images',
+              unsupervised='images')
 
 
 def models_of(experiment:str, # Name of an experiment with the parameter `model`

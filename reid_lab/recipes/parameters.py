@@ -33,7 +33,7 @@ from ..datasets.registry import DATASETS, data_root_of, find_root, require
 from ..models.frozen import check_tower, named_tower
 from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipped
 from ..models.zoo import MODELS, OWN_MODELS, check_weights
-from . import camel_settings as camel, cfam, cfan, dart3, dmg
+from . import camel_settings as camel, cfam, cfan, dart3, dmg, unsupervised
 from .crops import from_package, ready_names, trained_folders
 from .finetune import check_layers, finetune_settings, load_source, own_settings, own_source
 from .first_rows import with_own_start
@@ -527,6 +527,22 @@ def _finetune(p):
     _check_plan('finetune', p, Plan((settings,), device=settings.device, named=p.device))
 
 
+def _unsupervised(p):
+    study = _study(p, unsupervised.STUDIES, unsupervised.UNSUPERVISED_PRESETS, '')
+    check_model(p.model, models_of('unsupervised'))
+    settings, seeds = unsupervised.unsupervised_settings(p.preset, **unsupervised.given_settings(p)), _seeds(p, study)
+    if not MODELS[settings.model].trains:
+        raise ValueError(f"model={p.model!r} is not trained; name one that is, such as bot_tiny")
+    check_starts([settings])
+    if p.dataset == 'world':
+        check_unseen_worlds([settings], seeds)
+        data = ()
+    else:
+        require(p.dataset, 'training without labels', cameras=True, image_queries=True)
+        data = ((p.dataset, p.data_root or None),)
+    _check_plan('unsupervised', p, Plan((settings,), data, settings.device, p.device))
+
+
 def _check_plan(experiment, p, plan):
     "Refuse what a training of an experiment outside `PLANS` lacks: a GPU, or a World of preset paper"
     bad = [f for f in missing(plan, p.execution) if f.level == 'error']
@@ -538,7 +554,8 @@ CHECKS = dict( # experiment -> function of its parameters
     camel=_camel, cfam=_cfam, cfan=_cfan, dart3=_dart3, dmg=_dmg, attention_maps=_attention_maps,
     word_masking=_word_masking, camera_bias=_camera_bias, marked_search=_marked_search,
     failure_browser=_failure_browser,
-    caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts, finetune=_finetune)
+    caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts, finetune=_finetune,
+    unsupervised=_unsupervised)
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #ed28ba97
 def check_parameters(experiment:str, # Key of `CHECKS`

@@ -23,6 +23,7 @@ PICTURES = {
     "word_masking": (None, "15_widgets/35_words.ipynb"),
     "marked_search": (None, "15_widgets/50_search.ipynb"),
     "run_starts": (None, "08_training/35_logs.ipynb"),
+    "run_unsupervised": (None, "09_meta/70_cluster_contrast.ipynb"),
     "run_finetune": (None, "11_figures/30_ranked_lists.ipynb"),
 }
 
