@@ -323,7 +323,7 @@ def _differences(scored, pid, settings):
 def _pooled(features, protocol):
     "Features of tracks, where a protocol asks for them"
     if protocol is None: return features
-    return [replace(f, q=as_ranked(f.q, protocol), g=as_ranked(f.g, protocol)) for f in features]
+    return [replace(f, q=as_ranked(f.q, protocol, 'queries'), g=as_ranked(f.g, protocol)) for f in features]
 
 
 def _mean_over_draws(f, labels, protocol):

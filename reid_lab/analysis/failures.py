@@ -26,12 +26,14 @@ from ..data.table import ReidTable
 from ..data.text import Tokenizer
 from ..figures.ranked_lists import ranked_lists
 from ..figures.style import PaperFigure
+from ..retrieval.combinations import check_asked
 from ..retrieval.draw_scores import DrawScores, scores_of_draw
 from ..retrieval.draws import chosen_sides
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.junk import AUTO, as_junk, takes_same_camera
 from ..retrieval.left_out import SideColumns, apply_junk, codes_of, compared_labels
 from ..retrieval.metrics import Scoring, retrieval_metrics
+from ..retrieval.protocols import as_protocol
 from ..retrieval.ranking import rank, rivals
 from ..retrieval.sides import one_numbering
 from ..world.captions import caption_with_facts
@@ -87,6 +89,7 @@ def _take_sides(q, g, how):
     "The sides of a draw, if a protocol is given, and in `how` what remains for them"
     protocol, draw = how.pop('protocol', None), how.pop('draw', 0)
     if protocol is None and isinstance(how.get('scores'), DrawScores): protocol = how['scores'].protocol
+    if protocol is not None: check_asked(q, (given := as_protocol(protocol)).together, given.name)
     sides = chosen_sides(q, g, protocol, draw, as_junk(how.get('junk', AUTO)))
     if sides is None: return None
     how['junk'] = sides.junk

@@ -18,6 +18,7 @@ import pandas as pd
 
 from ..core.basics import check_choice, check_whole, warn_caller
 from ..data.table import ROLES
+from .combinations import as_asked
 from .embeddings import Embeddings
 from .junk import AUTO, Junk
 from .left_out import MissingColumn, SideColumns, named_column
@@ -398,15 +399,18 @@ class ProtocolSides:
 
 def as_ranked(e:Embeddings | Shards, # Of a side
     protocol:Protocol, # By which it is scored
-    ) -> Embeddings | Shards: # The features themselves where nothing is pooled
-    "The features that a protocol ranks: of tracks where it pools them, in memory then"
+    side:str='gallery', # 'queries' or 'gallery'
+    ) -> Embeddings | Shards: # The features themselves where nothing is pooled or joined
+    "The features that a protocol ranks: of tracks where it pools them, of questions where it asks with several modalities"
+    check_choice('side', side, SIDES)
+    if side == 'queries' and protocol.together: e = as_asked(in_memory(e), protocol.together)
     pooling = protocol.measure.pooling
     return pool_tracks(in_memory(e), pooling) if pooling else e
 
 
 def _planned(q, g, protocol):
     "Both sides, pooled where the protocol asks for it and numbered alike, and the plan on them"
-    q, g = one_numbering(as_ranked(q, protocol), as_ranked(g, protocol))
+    q, g = one_numbering(as_ranked(q, protocol, 'queries'), as_ranked(g, protocol))
     return q, g, apply_protocol(q, g, protocol)
 
 

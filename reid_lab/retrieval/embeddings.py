@@ -939,6 +939,7 @@ def _table_captions(table):
     "The captions of a table, each with the further columns of its image"
     f = table.text_queries(None)
     further = {c: _plain_column(table.frame[c])[f.row] for c in table.further if c not in f}
+    if 'modality' in further: further['modality'] = np.full(len(f), 'text') # of the sentence, not of its image
     f = f.assign(**further)
     f.attrs['further'] = [*further]
     return f

@@ -880,7 +880,7 @@ def _features_by_protocol(q, g, distance, scores, scoring, per_query):
     if protocol.measure.pooling and scores is not None:
         raise ValueError(f'protocol={protocol.name!r} pools the vectors of a track, and scores are given; '
                          'leave scores out')
-    q, g = as_ranked(q, protocol), as_ranked(g, protocol)
+    q, g = as_ranked(q, protocol, 'queries'), as_ranked(g, protocol)
     q, g = one_numbering(q, g) if scores is not None else two_sides(q, g)
     plan = apply_protocol(q, g, protocol)
     if scores is not None:

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 
 from ..core.basics import warn_caller
+from .combinations import check_asked
 from .draw_scores import DrawScores, scores_of_draw
 from .draws import chosen_sides
 from .embeddings import Embeddings
@@ -144,6 +145,7 @@ def _check_rows_stay(side, e, protocol):
 def _sides_of_lists(q, g, scores, protocol, draw, junk):
     "The sides of a draw whose rows are those that were given, or None without a protocol"
     if protocol is None and isinstance(scores, DrawScores): protocol = scores.protocol
+    if protocol is not None: check_asked(q, (given := as_protocol(protocol)).together, given.name)
     if protocol is not None and (pools := as_protocol(protocol)).measure.pooling:
         for side, e in (('q', q), ('g', g)):
             if 'track' in SideColumns(e): _check_rows_stay(side, e, pools)

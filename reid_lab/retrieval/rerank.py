@@ -17,6 +17,7 @@ import torch
 
 from ..core.basics import check_choice, check_number, check_whole, common_scale
 from ..core.old_names import gathered
+from .combinations import check_asked
 from .draw_scores import DrawScores, ScoredDraw, score_draws, scores_of_draw
 from .draws import each_draw
 from .embeddings import Embeddings
@@ -94,6 +95,7 @@ class MatchBatches:
 def _matched_draws(q, g, itm, protocol, scores, settings):
     "`rerank_itm` of each draw; the matcher is called with the numbers of the rows as given"
     protocol = as_protocol(protocol)
+    check_asked(q, protocol.together, protocol.name)
     if protocol.measure.pooling:
         raise ValueError(f'protocol={protocol.name!r} pools the vectors of a track, and itm matches single rows; give '
                          'a protocol of images, or rerank_k_reciprocal')

@@ -22,6 +22,7 @@ from reid_lab.datasets.export import LAYOUTS, export_world
 from reid_lab.datasets.ground_air_sets import GROUND_AIR_SETS
 from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
 from reid_lab.datasets.infrared_sets import INFRARED_SETS
+from reid_lab.datasets.multimodal_sets import MULTIMODAL_SETS
 from reid_lab.datasets.occluded_sets import OCCLUDED_SETS
 from reid_lab.datasets.registry import DATASETS, fits, list_datasets, load_dataset, require
 from reid_lab.datasets.text_sets import MALS_ATTRIBUTES, TEXT_SETS, mals_labels
@@ -72,7 +73,7 @@ def test_entry_is_complete(name):
 
 def test_datasets_that_can_be_written():
     "All of image_sets, dg_sets, text_sets and the families; a dataset that is only read has no layout"
-    families = {*CLOTHES_SETS, *OCCLUDED_SETS, *INFRARED_SETS, *GROUND_AIR_SETS, *TRACKLET_SETS,
+    families = {*CLOTHES_SETS, *MULTIMODAL_SETS, *OCCLUDED_SETS, *INFRARED_SETS, *GROUND_AIR_SETS, *TRACKLET_SETS,
                 *VEHICLE_SETS}
     known = {"mals", *AERIAL, *IMAGE_SETS, *DG_SETS, *TEXT_SETS, *families}
     assert {spec.dataset for spec in LAYOUTS.values()} == known < set(DATASETS)

@@ -8,6 +8,7 @@ from reid_lab.datasets.folder_sets import folder_rows
 from reid_lab.datasets.ground_air_sets import GROUND_AIR_FORMS, GROUND_AIR_LAYOUTS
 from reid_lab.datasets.image_sets import IMAGE_SETS, tiny_table
 from reid_lab.datasets.infrared_sets import INFRARED_FORMS, infrared_rows
+from reid_lab.datasets.multimodal_sets import orbench_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
 from reid_lab.datasets.tracklet_sets import TRACKLET_FORMS, TRACKLET_LAYOUTS
@@ -16,7 +17,8 @@ from reid_lab.datasets.vehicle_sets import VEHICLE_FORMS
 AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
 FOLDER_FORMS = CLOTHES_FORMS | OCCLUDED_FORMS | VEHICLE_FORMS
-TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps]  # image-only sets: see also test_image_sets
+# image-only sets: see also test_image_sets
+TEXT = [name for name, spec in LAYOUTS.items() if "captions" in spec.keeps and not spec.needs]
 
 
 def small_folder_set(layout):
@@ -73,8 +75,16 @@ def small_tracklets(layout):
     return t._with(f.assign(track=f.track.map({old: new for new, old in enumerate(numbers, 1)})).drop(columns="test"))
 
 
+def small_orbench():
+    "People with two visible images, a sentence each, and one of every other kind"
+    t = tiny_table(8, 5, 1).where(split=["train", "test"])
+    kinds = ["visible", "visible", "infrared", "colour pencil", "sketch"]
+    return orbench_rows(t.assign(cam=-1, modality=kinds*(len(t)//5)))
+
+
 def small(layout):
     "A table as the layout gives it back"
+    if layout == "orbench": return small_orbench()
     if layout == "ufine3c":  # test only, and a column of its own
         t = tiny_table(n_ids=8, per_id=2).where(split="test")
         return t._with(t.frame.assign(source=["A"] * 2 + ["B"] * 2))

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 
 from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.protocols import PROTOCOLS
 
 MODALITIES = ("visible", "infrared", "colour pencil", "sketch", "text")
 
@@ -33,7 +34,9 @@ def for_protocol(name, f, rng):
     if name.startswith("prcc"):
         f["cam"] = rng.integers(0, 3, len(f))
         f["cam_name"] = np.array(["A", "B", "C"])[f.cam]
-    if name.startswith("orbench"): f["modality"] = rng.choice(MODALITIES, len(f))
+    if name.startswith("orbench"):
+        questions = PROTOCOLS[name].together     # rows of a combination are joined already
+        f["modality"] = rng.choice([*MODALITIES, "+".join(questions)] if questions else MODALITIES, len(f))
     return f
 
 
