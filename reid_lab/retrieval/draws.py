@@ -401,7 +401,7 @@ def as_ranked(e:Embeddings | Shards, # Of a side
     protocol:Protocol, # By which it is scored
     side:str='gallery', # 'queries' or 'gallery'
     ) -> Embeddings | Shards: # The features themselves where nothing is pooled or joined
-    "The features that a protocol ranks: of tracks where it pools them, of questions where it asks with several modalities"
+    "The features that a protocol ranks: of tracks where it pools them, of questions where it joins modalities"
     check_choice('side', side, SIDES)
     if side == 'queries' and protocol.together: e = as_asked(in_memory(e), protocol.together)
     pooling = protocol.measure.pooling

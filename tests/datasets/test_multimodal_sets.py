@@ -14,6 +14,7 @@ from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.retrieval.combinations import ask_together
 from reid_lab.retrieval.embeddings import Embeddings, caption_frame
 from reid_lab.retrieval.protocols import PROTOCOLS
+from reid_lab.retrieval.queries import as_one
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
 
@@ -94,12 +95,14 @@ def test_questions_are_the_lists(orbench):
     f = caption_frame(test)
     texts = Embeddings(rng.normal(size=(len(f), 4)), f.pid.to_numpy(), path=f.path.tolist(), caption=f.caption.tolist(),
                        columns=dict(modality=f.modality.to_numpy(str)))
-    q = ask_together([images, texts], PROTOCOLS["orbench.text+infrared+colour-pencil"].together, asked)
+    q = ask_together(as_one([images, texts]), PROTOCOLS["orbench.text+infrared+colour-pencil"].together, asked)
     of = {name: x/x.norm() for name, x in [*zip(images.path, images.emb), *zip(texts.caption, texts.emb)]}
     want = of["A red hat."] + of["nir/0007/2.jpg"] + of["cp/0007/1.jpg"]
     assert q.pid.tolist() == [6, 8] and q.emb[0].numpy() == pytest.approx((want/want.norm()).numpy(), abs=1e-6)
-    with pytest.raises(TableError, match="key 'CP.SK' is missing"): orbench_questions(orbench, "orbench.colour-pencil+sketch")
-    with pytest.raises(ValueError, match="protocol='orbench.nir' is not known"): orbench_questions(orbench, "orbench.nir")
+    with pytest.raises(TableError, match="key 'CP.SK' is missing"):
+        orbench_questions(orbench, "orbench.colour-pencil+sketch")
+    with pytest.raises(ValueError, match="protocol='orbench.nir' is not known"):
+        orbench_questions(orbench, "orbench.nir")
 
 
 @pytest.mark.parametrize("change, says", [
@@ -158,6 +161,7 @@ def test_written_lists_ask_as_the_published_ones_do(tmp_path):
 def test_the_record():
     spec = DATASETS["orbench"]
     assert set(spec.protocols) == {name for name in PROTOCOLS if name.startswith("orbench.")}
-    queries = [PROTOCOLS[name].counts.queries for name in ("orbench.infrared", "orbench.colour-pencil", "orbench.sketch")]
+    images = ("orbench.infrared", "orbench.colour-pencil", "orbench.sketch")
+    queries = [PROTOCOLS[name].counts.queries for name in images]
     assert spec.counts["query"] == (None, sum(queries))
     assert spec.counts["gallery"][2] == PROTOCOLS["orbench.text"].counts.queries

@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
 
-from reid_lab.retrieval.combinations import as_asked, as_one, ask_together
+from reid_lab.retrieval.combinations import as_asked, ask_together
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
 from reid_lab.retrieval.protocols import PROTOCOLS, Protocol, Rows
+from reid_lab.retrieval.queries import as_one
 from reid_lab.retrieval.ranking import rank
 
 KINDS = ("infrared", "colour pencil", "sketch", "text", "visible")
@@ -64,7 +65,7 @@ def test_every_combination_against_a_plain_loop(name, seed):
     gallery = images.where(modality="visible")
     known = {int(pid) for pid in gallery.pid if pid >= 0}
     assume(any(parts[0]["pid"] in known for parts in questions))
-    asked = ask_together([images, texts], protocol.together)
+    asked = ask_together(as_one([images, texts]), protocol.together)
     want = {parts[0]["name"]: unit(sum(unit(part["emb"]) for part in parts)) for parts in questions}
     names = [caption or path for caption, path in zip(asked.caption, asked.path)]
     assert len(names) == len(want) and set(names) == set(want)
@@ -91,22 +92,23 @@ def test_lists_say_which_rows_belong_together():
     images, texts = parts_of_a_test_split(3)
     rows = as_rows(images, texts)
     person = next(pid for pid in range(5) if {"sketch", "text"} <= {r["modality"] for r in rows if r["pid"] == pid})
-    sketch, text = ([r for r in rows if r["pid"] == person and r["modality"] == kind][-1] for kind in ("sketch", "text"))
+    of_person = [r for r in rows if r["pid"] == person]
+    sketch, text = ([r for r in of_person if r["modality"] == kind][-1] for kind in ("sketch", "text"))
     lists = pd.DataFrame([dict(question=7, pid=person, modality=r["modality"], part=r["name"]) for r in (text, sketch)])
-    asked = ask_together([images, texts], ("text", "sketch"), lists)
+    asked = ask_together(as_one([images, texts]), ("text", "sketch"), lists)
     want = unit(unit(text["emb"]) + unit(sketch["emb"]))
     assert len(asked) == 1 and asked.emb[0].double().numpy() == pytest.approx(want, abs=1e-5)
     assert asked.columns["modality"].tolist() == ["text+sketch"] and asked.meta["questions"] == "lists"
     with pytest.raises(ValueError, match="1 of 2 parts are not among the features, such as 'gone.jpg' .sketch, person"):
-        ask_together([images, texts], ("text", "sketch"), lists.replace({"part": {sketch["name"]: "gone.jpg"}}))
+        ask_together(as_one([images, texts]), ("text", "sketch"), lists.replace({"part": {sketch["name"]: "gone.jpg"}}))
     with pytest.raises(ValueError, match="not each has one part of text, infrared"):
-        ask_together([images, texts], ("text", "infrared"), lists)
+        ask_together(as_one([images, texts]), ("text", "infrared"), lists)
 
 
 def test_what_cannot_be_joined_is_refused():
     images, texts = parts_of_a_test_split(5)
     infrared = images.where(modality="infrared")
-    with pytest.raises(ValueError, match=r"no person has rows of all of them; there are infrared \(\d+\).*give both"):
+    with pytest.raises(ValueError, match=r"no person has rows of all of them; there are infrared \(\d+\).*as_one"):
         ask_together(infrared, ("infrared", "text"))
     with pytest.raises(ValueError, match="two or more, each once"): ask_together(images, ("sketch", "sketch"))
     bare = Embeddings(images.emb, images.pid)
