@@ -19,6 +19,7 @@ from .dg_sets import DG_SETS, dg_rows, unfit_dg_rows, write_dg_set
 from .ground_air_sets import GROUND_AIR_LAYOUTS
 from .image_sets import IMAGE_SETS, unfit_rows, write_image_set
 from .infrared_sets import INFRARED_LAYOUTS
+from .multimodal_sets import MULTIMODAL_LAYOUTS
 from .occluded_sets import OCCLUDED_LAYOUTS
 from .record import Layout, no_junk
 from .registry import DATASETS
@@ -80,6 +81,7 @@ LAYOUTS = {
     **CLOTHES_LAYOUTS, # a line for each family of sets, see `reid_lab.datasets.record`
     **OCCLUDED_LAYOUTS,
     **INFRARED_LAYOUTS,
+    **MULTIMODAL_LAYOUTS,
     **GROUND_AIR_LAYOUTS,
     **TRACKLET_LAYOUTS,
     **VEHICLE_LAYOUTS}

@@ -34,6 +34,7 @@ from .dg_sets import CUHK03_IMAGES, DG_SETS, check_dg_set, cuhk03_notes, load_cu
 from .ground_air_sets import GROUND_AIR_SETS
 from .image_sets import IMAGE_SETS, check_image_set, layout_notes, load_image_set
 from .infrared_sets import INFRARED_SETS
+from .multimodal_sets import MULTIMODAL_SETS
 from .occluded_sets import OCCLUDED_SETS
 from .record import Dataset
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
@@ -229,6 +230,7 @@ DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
     **GROUND_AIR_SETS,
     **TRACKLET_SETS,
     **VEHICLE_SETS,
+    **MULTIMODAL_SETS,
 })
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d

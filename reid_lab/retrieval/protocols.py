@@ -8,11 +8,12 @@ __all__ = ['CMC', 'AP', 'POOLED', 'SIDES', 'VISIBLE', 'INFRARED', 'NOTHING', 'FI
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #f4cc9bb2
 import difflib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..core.basics import check_choice, check_record, check_whole
-from .junk import AUTO, Junk, column_word, junk_words
+from .junk import AUTO, Junk, column_word, joint_name, junk_words
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #ba5df2dd
 def _true_in_words(name, values):
@@ -198,9 +199,12 @@ class Protocol:
     variant_of:str='' # The protocol that it is usually taken for
     dispute:str='' # What programs do differently, in sentences
     by_role:tuple[str, ...]=SIDES # Sides whose rows are chosen by their column `role` too, where there is one
+    together:tuple[str, ...]=() # Modalities that make one question, a row of each; (): every row asks alone
 
     def __post_init__(self):
         object.__setattr__(self, 'by_role', tuple(self.by_role))
+        object.__setattr__(self, 'together', tuple(self.together))
+        if self.together: self._check_together()
         for side in self.by_role: check_choice('by_role', side, SIDES)
         parts = dict(queries=Rows, gallery=Rows, junk=Junk, measure=Measure, counts=Counts)
         for name, kind in parts.items():
@@ -210,6 +214,15 @@ class Protocol:
                             f'{name}={_WRITTEN[kind]}')
         if self.draw is not None: check_record('draw', self.draw, Draw)
         check_whole('splits', self.splits, 1)
+
+    def _check_together(self):
+        "Questions are rows whose modality is the joint name of their parts"
+        if len(set(self.together)) < max(2, len(self.together)):
+            raise ValueError(f'together={self.together!r}: a question of several modalities has two or more, each once')
+        name = joint_name(self.together)
+        if self.queries.values('modality') != (name,):
+            raise ValueError(f'together={self.together!r} asks with rows of modality {name!r}; give '
+                             f'queries=Rows(modality={name!r})')
 
     @property
     def n_draws(self) -> int:
@@ -237,7 +250,7 @@ class Protocol:
     def of_chosen_rows(self) -> 'Protocol':
         "What remains of it for rows that are pooled, chosen and drawn: the rule of junk, and how ranks become scores"
         return replace(self, queries=Rows(), gallery=Rows(), draw=None, without_queries=False,
-                       measure=replace(self.measure, pooling=''), by_role=())
+                       measure=replace(self.measure, pooling=''), by_role=(), together=())
 
     def columns(self, side:str, # 'queries' or 'gallery'
         ) -> tuple[str, ...]: # Each once
@@ -255,6 +268,7 @@ class Protocol:
         splits = f' Scores are means over {self.splits} splits with a model each.' if self.splits > 1 else ''
         found = [f'{self.about}{splits}',
                  f'Queries are {self.queries.words()}; the gallery holds {self.gallery.words()}.']
+        if self.together: found.append(f'A question joins {_joined(self.together)}: the features of its parts as one.')
         if self.without_queries: found.append('Images that ask are not searched.')
         if self.draw is not None:
             side = 'Gallery' if self.draw.of == 'gallery' else 'Queries'
@@ -521,12 +535,35 @@ def _vehicle(size, n_query, n_vehicles):
                             'vehicleid.all, for far higher scores.')
 
 
-def _orbench(kind):
-    about = f'Queries of one kind, {kind}, ask for visible images.'
-    return Protocol(f"orbench.{kind.replace(' ', '-')}", about, queries=Rows(modality=kind),
+# word in names of protocols -> modality, in the order of the program; rows of a list of which it is the first modality
+_ORBENCH_ASKS = {INFRARED: 10425, 'colour pencil': 7200, 'sketch': 7200, 'text': 18050}
+
+
+def _orbench_combinations():
+    "The modalities of each list of questions: every set of them, the first in turn, the others in order"
+    for size in range(1, len(_ORBENCH_ASKS) + 1):
+        for chosen in itertools.combinations(_ORBENCH_ASKS, size):
+            for first in chosen: yield first, *(name for name in chosen if name != first)
+
+
+def _orbench(modalities):
+    "The protocol of one list of questions"
+    name = joint_name(modalities)
+    together, about = (), f'Queries of one kind, {name}, ask for visible images.'
+    if len(modalities) > 1:
+        together = modalities
+        about = f'Each question is {_joined(modalities)} of one person, and asks for visible images.'
+    dispute = 'The released program prints 0 for mAP and mINP unless its source is changed.'
+    if together:
+        dispute += (' The released model joins the tokens of the parts in a layer of its own; features are joined here '
+                    'by the direction of the sum of their unit vectors. Lists of the dataset say which parts belong '
+                    'together (`orbench_questions`); without them they are drawn with random.seed(0).')
+    return Protocol(f"orbench.{name.replace(' ', '-')}", about, queries=Rows(modality=name), together=together,
                     gallery=Rows(modality=VISIBLE), junk=NOTHING,
-                    source='Zplusdragon/ReID5o_ORBench:ReID5o/datasets/orbench.py',
-                    dispute='The released program prints 0 for mAP and mINP unless its source is changed.')
+                    source='Zplusdragon/ReID5o_ORBench:ReID5o/datasets/orbench.py, utils/metrics.py',
+                    counts=Counts(_ORBENCH_ASKS[modalities[0]],
+                                  source='steps of the scores in Zplusdragon/ReID5o_ORBench:README.md'),
+                    dispute=dispute)
 
 
 _VERI_COUNTS = Counts(1678, gallery=11579, source='VehicleReId/VeRi:code/baseline_evaluation.m')
@@ -567,7 +604,7 @@ _OTHERS = [
     Protocol('vehicleid.all', 'Every image asks for all other images of its vehicle.', junk=NOTHING,
              by_role=(), variant_of='vehicleid.small', source='JDAI-CV/fast-reid#334',
              dispute='The rule of metric learning, not of the dataset.'),
-    *(_orbench(kind) for kind in (INFRARED, 'colour pencil', 'sketch', 'text')),
+    *(_orbench(modalities) for modalities in _orbench_combinations()),
     Protocol('wildlife', 'Images ask for other images of the same animal.', junk=NOTHING, by_role=(),
              source='WildlifeDatasets/wildlife-datasets:docs/dataframe.md',
              dispute='Images of one video or day, which nearly repeat each other, count: see wildlife.video '
