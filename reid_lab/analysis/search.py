@@ -32,6 +32,7 @@ from ..data.images import image_at, pixels_of, read_image, reads_like_image, res
 from ..data.text import READ, check_sentence, read_text, text_note
 from ..models.weights.seen import Seen, seen_by
 from ..moved import forward
+from ..retrieval.draws import ProtocolSides
 from ..retrieval.embeddings import Embeddings, embed_texts, encode_images
 from ..retrieval.junk import Junk, as_junk
 from ..retrieval.left_out import compared_labels
@@ -190,6 +191,7 @@ class Answer:
     seen:Seen = Seen() # What the model of the gallery was trained on
     parts:Parts | None = None # Of a question of several parts
     chance:ByChance | None = None # Best scores of random sentences in this gallery; None: not computed
+    sides:ProtocolSides | None = None # Draw of a protocol whose rows the lists are of; None: of all rows
 
     def __len__(self): return len(self.result)
 
@@ -217,7 +219,8 @@ class Answer:
     def __repr__(self):
         n = f"{len(self)} question{'s'*(len(self) != 1)}"
         first = f'first: {self.sentence()}' if len(self) else ''
-        return '\n'.join(filter(None, [f'Answer to {n} in {len(self.result.g):,} images', first,
+        by = f', {self.sides.words()}' if self.sides is not None else ''
+        return '\n'.join(filter(None, [f'Answer to {n} in {len(self.result.g):,} images{by}', first,
                                        self.by_chance() if len(self) else '', *self.caveats()]))
 
     def _repr_html_(self):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .crops import check_junk_columns, check_known, check_rows, how_known
-from .options import COUNT, SEED, add_junk, add_protocol, check_used, junk_of, protocol_of, share
+from .options import COUNT, SEED, add_junk, add_protocol, check_used, draw_of, junk_of, protocol_of, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
 
@@ -202,13 +202,11 @@ def _sides_with_cameras(a):
 
 
 def _scene(a, q, g):
-    "What the page of `--open` shows: all rows, or those of the first draw of a protocol"
+    "What the page of `--open` shows: all rows, or those of a draw of a protocol"
     from reid_lab.widgets.scene import Scene
     protocol = protocol_of(a)
     if protocol is None: return Scene(q, g, junk=junk_of(a), distance=a.distance)
-    from reid_lab.retrieval.draws import protocol_sides
-    sides = protocol_sides(protocol, q, g)
-    return Scene(sides.q, sides.g, junk=sides.junk, distance=a.distance)
+    return Scene(q, g, protocol=protocol, draw=draw_of(a), distance=a.distance)
 
 
 def _bias(a):
@@ -217,13 +215,13 @@ def _bias(a):
     from reid_lab.experiments.terminal import Display
     if a.map != 'none' and not (a.out or a.open):
         check_used(a, ['map'], 'is the map of a report or a page; give --out or --open as well, or leave it out')
-    page = _cockpit_page(a)
+    page, draw = _cockpit_page(a), draw_of(a)
     name = ' and '.join(Path(path).name for path in (a.query, a.gallery) if path)
     with stoppable(), Display('bias report', sections=False):
         with phase('reading features'): q, g = _sides_with_cameras(a)
         with phase('loading the library'):
             from reid_lab.analysis.bias.audit import AuditSettings, bias_report, camera_names
-        audit = AuditSettings(seed=a.seed, junk=junk_of(a), protocol=protocol_of(a))
+        audit = AuditSettings(seed=a.seed, junk=junk_of(a), protocol=protocol_of(a), draw=draw)
         report = bias_report(q, g, distance=a.distance, map_method=(a.map or 'pca') if a.out else 'none',
                              audit=audit, name=name)
         if a.out:
@@ -245,7 +243,7 @@ def _one_draw(a, report):
     protocol = protocol_of(a)
     if protocol is None: return []
     said = [note for note in report.notes if note.startswith(('Took part', 'Printed'))]
-    part = f', the first of {protocol.n_draws} draws' if protocol.n_draws > 1 else ''
+    part = f', draw {draw_of(a)} of 0 to {protocol.n_draws - 1}' if protocol.n_draws > 1 else ''
     ranks = '' if protocol.measure.cmc == 'images' else '; R1 is that of images here'
     return [f'protocol: {protocol.name}{part}{ranks}; `reid_lab metrics --protocol {protocol.name}` has its scores',
             *said]
@@ -436,7 +434,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     b.add_argument('--map', type=_map, metavar='METHOD',
                    help='map of --out and --open: pca (default), tsne, umap, or none')
     add_junk(b)
-    add_protocol(b, '; of its draws the first one is reported')
+    add_protocol(b, '; one of its draws is reported', 'that is reported')
     b.add_argument('--seed', type=SEED, default=0, help='of samples and clusters (default: 0)')
     for c in (c, b):
         c.add_argument('--key', nargs='+', metavar='OURS=THEIRS',

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COUNT', 'PROCESSES', 'SECONDS', 'SEED', 'ROOTS', 'whole_number', 'share', 'image_size', 'check_used', 'junk_rule',
-           'add_junk', 'junk_of', 'protocol_name', 'add_protocol', 'protocol_of', 'add_run_options', 'with_links',
-           'execution_of', 'add_cache']
+           'add_junk', 'junk_of', 'protocol_name', 'add_protocol', 'draw_of', 'protocol_of', 'add_run_options',
+           'with_links', 'execution_of', 'add_cache']
 
 # %% ../../nbs/16_cli/05_options.ipynb #5e0bcec9
 import argparse
@@ -102,10 +102,28 @@ def protocol_name(text:str, # Such as `sysu.all`
 
 def add_protocol(c:argparse.ArgumentParser, # Of a command
     what:str='', # What the command does with draws
+    shows:str='', # What of one draw is shown, which `--draw` names; empty: means over draws alone
     ) -> None:
-    "A rule of the field by its name, `--protocol`"
+    "A rule of the field by its name, `--protocol`, and the draw that is shown, `--draw`"
     c.add_argument('--protocol', type=protocol_name, metavar='NAME',
                    help=f'rule of a benchmark, such as prcc.all-changed or sysu.all (`reid_lab list protocols`){what}')
+    if shows:
+        c.add_argument('--draw', type=whole_number(0, 2**31 - 1), metavar='K',
+                       help=f'--protocol with draws: the one {shows}, from 0 (default: 0)')
+
+
+def draw_of(a:argparse.Namespace, # Parsed arguments with `protocol` and `draw`
+    ) -> int: # From 0
+    "The draw of `--draw`, which the protocol has to have"
+    if a.draw is None: return 0
+    if a.protocol is None:
+        raise ValueError(f'--draw {a.draw} is of a protocol that draws; give --protocol sysu.all, or another of '
+                         '`reid_lab list protocols`, with it, or leave --draw out')
+    n_draws = a.protocol.n_draws
+    if a.draw >= n_draws:
+        has = f'has draws 0 to {n_draws - 1}' if n_draws > 1 else 'draws nothing: leave --draw out'
+        raise ValueError(f'--draw {a.draw}: --protocol {a.protocol.name} {has}')
+    return a.draw
 
 
 def protocol_of(a:argparse.Namespace, # Parsed arguments

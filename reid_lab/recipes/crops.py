@@ -16,7 +16,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
@@ -62,7 +62,7 @@ from reid_lab.retrieval.embeddings import (
     embed_images,
     embed_texts,
 )
-from ..retrieval.junk import Junk
+from ..retrieval.junk import AUTO, Junk
 from reid_lab.retrieval.parts import (
     Parts,
     claim_parts,
@@ -75,7 +75,9 @@ from reid_lab.retrieval.parts import (
     weights_sum,
 )
 from ..retrieval.probes import EQUAL, OTHER, equal_parts, feature_probe
+from ..retrieval.protocols import Protocol
 from ..retrieval.queries import Expansion, as_expansion, expand_queries
+from ..retrieval.ranking import sides_of_lists
 from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
 from ..retrieval.sides import one_model, two_sides
 from ..retrieval.tracklets import POOLINGS, check_tracklets, pool_tracklets
@@ -883,11 +885,24 @@ def matches(a:Embeddings | Shards | Path | str, # Features that ask
     k:int=1, # Images of `b` for each of `a`
     threshold:Threshold | Path | str | None=None, # As for `search`
     junk:Junk | str | None=None, # What is left out, as for `reid_lab.analysis.search.find`
-    ) -> Answer:
+    protocol:Protocol | str | None=None, # A rule of the field, or its name, in place of `junk`: one draw is listed
+    draw:int=0, # Which draw, from 0
+    ) -> Answer: # Under a protocol of the rows that ask and are searched, without images of nobody
     "The best images of one set for each image of another"
     a, b = in_memory(open_features(a, 'query')), open_features(b, 'gallery')
     one_model(a, b)
-    return find(a, b, k, open_threshold(threshold), junk=junk)
+    sides = sides_of_lists(a, b, None, protocol, draw, AUTO if junk is None else junk)
+    if sides is None: return find(a, b, k, open_threshold(threshold), junk=junk)
+    found = find(sides.q, sides.g[_known_people(sides)], k, open_threshold(threshold), junk=sides.junk)
+    return replace(found, sides=sides)
+
+
+def _known_people(sides):
+    "Rows of the gallery of a draw that show a known person: others never count"
+    known = np.flatnonzero(sides.g.pid != -1)
+    if len(known): return known
+    raise ValueError(f'protocol={sides.protocol.name!r} compares people, and no row of the gallery has a known person; '
+                     'embed with identities (pid), or leave protocol out')
 
 
 _GIVEN = (*FIELDS, 'site', 'scenario', 'view', 'domain', 'pid_name', 'cam_name', 'note', 'unread')
@@ -912,7 +927,11 @@ def match_table(found:Answer, # From `matches`
     out = out[out.b >= 0].reset_index(drop=True) # fewer than k images were left
     out['mutual'] = (out['rank'] == 1) & (best_of_b[np.searchsorted(found_rows, out.b)] == out.a)
     if found.threshold is not None: out['accepted'] = out.score >= found.threshold.value
+    found_at = dict(a=out.a, b=out.b)
     for side, e in (('a', a), ('b', b)):
-        if e.path is not None: out[f'path_{side}'] = np.array(e.path)[out[side]]
-        for name, values in _own_labels(e).items(): out[f'{name}_{side}'] = values[out[side]]
+        if e.path is not None: out[f'path_{side}'] = np.array(e.path)[found_at[side]]
+        for name, values in _own_labels(e).items(): out[f'{name}_{side}'] = values[found_at[side]]
+    if found.sides is not None: # rows as they were given
+        rows = found.sides.rows
+        out['a'], out['b'] = rows.queries[out.a], rows.gallery[_known_people(found.sides)][out.b]
     return out

@@ -23,7 +23,7 @@ from ..models.backbones import norm_gradients, norm_layers, norm_parameters
 from ..retrieval.draw_scores import DrawScores, score_draws
 from ..retrieval.draws import chosen_sides
 from ..retrieval.embeddings import Embeddings, embed_images, encode_images, image_pixels
-from ..retrieval.protocols import Protocol
+from ..retrieval.protocols import Protocol, as_protocol
 from ..retrieval.scores import scores_of
 from ..retrieval.sides import one_model, one_numbering
 
@@ -288,6 +288,16 @@ def adapted_scores(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`
     return score_draws(q, g, protocol, of_draw)
 
 
+def _sides_of_images(q, g, protocol, draw):
+    "The sides of a draw, or None; a model reads single images, of which a pooled track has none"
+    if protocol is None: return chosen_sides(q, g, None, draw)
+    protocol = as_protocol(protocol)
+    if protocol.measure.pooling:
+        raise ValueError(f'protocol={protocol.name!r} pools the images of a track, and a model adapts to single '
+                         'images; adapt features with adapt_embeddings(..., protocol=), or give another protocol')
+    return chosen_sides(q, g, protocol, draw)
+
+
 @dataclass(frozen=True)
 class Reading:
     "How a model reads the images that it is adapted to; as it read the gallery, see `embed_images`"
@@ -306,9 +316,15 @@ def adapt_images(method:TTA, # Any method
     raw:Embeddings | None=None, # Raw features of the queries, if known
     keep:bool=False, # Leave the adapted layers in the model
     reading:Reading=Reading(), # How the queries are read: as `g` was
+    protocol:Protocol | str | None=None, # A rule of the field, or its name: the rows of one draw are adapted
+    draw:int=0, # Which draw, from 0
     ) -> tuple[Embeddings, Embeddings]: # Queries and gallery, to be ranked by Euclidean distance
-    "Adapt a model to its queries"
+    "Adapt a model to its queries; under a protocol, to those that ask and are searched in one draw"
     _is_method(method)
     stream = ImageStream(model, table, raw, reading.cameras, reading.resample)
+    sides = _sides_of_images(stream.q, g, protocol, draw)
+    if sides is not None:
+        rows, g = sides.rows.queries, sides.g
+        stream = ImageStream(model, table.take(rows), sides.q, reading.cameras, reading.resample)
     warn_of_unknown_cameras(stream.q, g)
     return _both_adapted(method, stream.q, g, method.adapt(stream, g, keep))

@@ -80,13 +80,14 @@ class AdaptedScene(Scene):
         ):
         self.base, self.seed, self.why, self._busy = base, seed, no_cameras(base.q, base.g), True
         super().__init__(base.q, base.g, junk=base.junk)
+        self.given, self.sides = base.given, base.sides     # the rows are those of its draw
         self.selection, self.q_thumb, self.g_thumb = base.selection, base.q_thumb, base.g_thumb
         self._wanted = _Run()
         self._have: _Run | None = None                  # what was run
         self._before: tuple = (None, None)              # a ranking of the base, and its scores
         self.state: dict | None = None                  # of the latest run
         if not self.why:
-            self.runs = Reruns(self.q, self.g, self.junk)
+            self.runs = Reruns(self.q, self.g, self.junk, self.ap)
             self.shared = SharedMap(self.runs, how=how, n=n, seed=seed)
         self._busy = False
 
@@ -98,6 +99,10 @@ class AdaptedScene(Scene):
 
     @ranker.setter
     def ranker(self, new:Ranker) -> None: self._ranker = new
+
+    def protocol_notes(self) -> list[str]: # Sentences
+        "Those of the scene that it starts from: scores of an adaptation are on its own bars"
+        return self.base.protocol_notes()
 
     @property
     def method(self) -> str: return self._wanted.method
@@ -173,7 +178,7 @@ def before(self:AdaptedScene) -> dict: # AP, near, nmi
     "The same of the scene that it starts from"
     ranker, scores = self._before
     if ranker is not self.base.ranker:
-        AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR, self.base.junk)
+        AP, near = query_scores(self.q, self.g, self.base.ranker.scores, K_NEAR, self.base.junk, self.ap)
         scores = dict(AP=AP, near=near, nmi=self._nmi(*self.runs.fixed(NO_ADAPTATION)))
         self._before = self.base.ranker, scores
     return scores
@@ -190,7 +195,8 @@ def verdict(self:AdaptedScene) -> Verdict | None: # None: it cannot be measured
     "The verdict of the bias report on the features of the scene"
     if self.why or not np.isfinite(self.before()['AP']).any(): return None
     base = self.base
-    return advise(base.q, base.g, distance=base.distance, audit=AuditSettings(junk=base.junk))
+    rule: dict = dict(junk=base.junk) if base.sides is None else dict(protocol=base.sides.rule)
+    return advise(base.q, base.g, distance=base.distance, audit=AuditSettings(**rule))
 
 
 def _advice_sentence(verdict):

@@ -94,7 +94,7 @@ def _reasons(self:FailureBrowser, facts):
     "Table and rates; if an image is lost, without reasons that need images"
     if facts.get('read'): facts = facts | dict(read=_marking_losses(facts['read']))
     self.lost = ''
-    self.search = Searched(self.scene.q, self.scene.g, **facts, **self.scene.how())
+    self.search = Searched(self.scene.q, self.scene.g, **_of_draw(facts, self.scene.sides), **self.scene.how())
     self.search._seen = self._seen # what images look like does not depend on the ranking
     try: frame = failure_table(self.search, self.reasons)
     except _Lost as e:
@@ -102,6 +102,18 @@ def _reasons(self:FailureBrowser, facts):
         self.lost = f'colours and sharpness were not measured: {e}'
         return found
     return frame, reason_table(frame, self.reasons)
+
+
+def _of_draw(facts, sides):
+    "Facts of the rows that a draw shows; without a protocol as they are"
+    if sides is None: return facts
+    for name, rows, given in (('said', sides.rows.queries, sides.plan.given[0]),
+                              ('attrs', sides.rows.gallery, sides.plan.given[1])):
+        values = facts.get(name)
+        if values is None: continue
+        if len(values) != given: raise ValueError(f'{name} has {len(values)} entries; one of {given} rows each')
+        facts = facts | {name: [values[row] for row in rows]}
+    return facts
 
 
 class _Lost(Exception): "An image cannot be read"
@@ -243,6 +255,7 @@ def content(self:FailureBrowser, query:int | None) -> dict:
         label = 'Failures' if query is None else f'Failures of {self.scene.query_name(query)}'
         return dict(label=f'{label}: nothing was measured', message=self.trouble, marks={})
     summary = f'{int(self.frame.failed.sum())} of {len(self.frame)} queries fail'
+    if self.scene.by: summary = f'{summary}, {self.scene.by}'
     if self.lost: summary = f'{summary}; {self.lost}'
     if self.scene.why_none: summary = f'{summary}; {self.scene.why_none}: none is left out'
     content = dict(summary=summary, marks=self._marks())
@@ -253,7 +266,8 @@ def content(self:FailureBrowser, query:int | None) -> dict:
     one = self.one(query)
     holding = ', '.join(reason['name'] for reason in one['reasons'] if reason['holds']) or 'none'
     label = f"Failures: {self.scene.query_name(query)}, first right image at rank {one['first']}, reasons: {holding}"
-    if self.scene.why_none: label = f'{label}; {self.scene.why_none}'
+    for more in (self.scene.by, self.scene.why_none):
+        if more: label = f'{label}; {more}'
     return content | dict(label=label, one=one)
 
 

@@ -23,10 +23,13 @@ from ..data.labels import known_ids
 from ..data.table import ReidTable
 from ..figures.style import PaperFigure
 from ..figures.views import CardWords, list_card, message_card
+from ..retrieval.draw_scores import DrawScores, scores_of_draw
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.junk import AUTO, Junk, junk_words, takes_same_camera
 from ..retrieval.left_out import apply_junk, compared_labels
-from ..retrieval.ranking import Ranker, check_pair
+from ..retrieval.metrics import Scoring, retrieval_metrics
+from ..retrieval.protocols import Protocol
+from ..retrieval.ranking import Ranker, check_pair, sides_of_lists
 from ..retrieval.scores import MatrixScores, Scores
 from ..retrieval.sides import one_numbering
 from .selection import Selection
@@ -40,6 +43,7 @@ class Thumbnails:
         names:Sequence[str]=None, # N file names, for images that cannot be read
         height:int=128, # Pixels at most
         root:str | Path=None, # Folder of the paths, which they may not leave
+        chosen:np.ndarray=None, # (R,) rows of `images` that are shown, by their place here; None: all
         ):
         if not (images is None or callable(images) or len(images) == n):
             raise ValueError(
@@ -50,6 +54,7 @@ class Thumbnails:
         self.names = names
         self.height = height
         self.root = root
+        self.chosen = chosen
         self._frames = Frames(root)
         self._made = {}         # row -> what was shown of it
         if isinstance(images, ReidTable): self.names = images.frame.path.tolist()
@@ -74,7 +79,11 @@ class Thumbnails:
     def name(self, row:int) -> str: # File name, with frame and place of what is cut out of it
         "What a caption calls `row`, or ''"
         if self.names is None: return ''
-        return region_of(str(self.names[row])).caption
+        return region_of(str(self.names[self._place(row)])).caption
+
+    def _place(self, row):
+        "Where a row is among all images"
+        return row if self.chosen is None else int(self.chosen[row])
 
     def image(self, row:int) -> np.ndarray | None: # (H,W,3) uint8
         "Pixels of `row`, None if they cannot be read"
@@ -83,6 +92,7 @@ class Thumbnails:
 
     def _read(self, row):
         if self.images is None: return None
+        row = self._place(row)
         if isinstance(self.images, ReidTable): return self.images.image(row)
         if self._files:
             path = self.images[row]
@@ -113,12 +123,22 @@ class Scene(HasTraits):
         q_images:ReidTable | np.ndarray | Sequence | Callable=None, # Of the queries; captions need none
         *, junk:Junk | str | None=AUTO, # As for `reid_lab.retrieval.ranking.rank`
         distance:str='cosine', # Of the embeddings, or 'euclidean'
-        scores:Scores | np.ndarray=None, # Value of the trait
+        scores:Scores | np.ndarray=None, # Value of the trait; of all queries and images, also under a protocol
+        protocol:Protocol | str | None=None, # A rule of the field, or its name: one draw of it is shown
+        draw:int=0, # Which draw, from 0
         **start): # Values of the selection
-        self.q = q
-        self.g = g
         self._followers = []    # weak references to methods
         check_pair(q, g, None)
+        self.given = q, g       # before a protocol chose rows of them
+        self.sides = sides_of_lists(q, g, scores, protocol, draw, junk)     # of the draw; None without a protocol
+        self._of_all = None     # scores of all that was given, of which the draw has its part
+        self._noted: tuple = (None, ())     # a ranking, and what was said of it
+        chosen = [None, None]
+        if self.sides is not None:
+            q, g, junk = self.sides.q, self.sides.g, self.sides.junk
+            chosen = self.sides.rows
+        self.q = q
+        self.g = g
         numbered = one_numbering(q, g, compared_labels(junk))
         left_out = apply_junk(junk, *numbered)      # once, and not of each part of the queries
         self.junk, self.why_none = left_out.rule, left_out.why  # the second: why a default leaves nothing out
@@ -129,14 +149,20 @@ class Scene(HasTraits):
         if g.cam is not None and q.cam is not None: cams += known_ids(q.cam).tolist()
         n_words = [len(caption.split()) for caption in q.caption] if q.caption is not None else 0
         self.selection = Selection(len(q), len(g), cams, n_words, **start)
-        self.q_thumb = Thumbnails(q_images, len(q), q.path)
-        self.g_thumb = Thumbnails(g_images, len(g), g.path)
+        self.q_thumb, self.g_thumb = (
+            Thumbnails(images, len(side), side.path, chosen=rows)
+            for images, side, rows in zip((q_images, g_images), self.given, chosen))
         super().__init__(scores=scores)
 
     @validate('scores')
     def _fits(self, proposal):
         if proposal.value is None: return None
         new = proposal.value if isinstance(proposal.value, Scores) else MatrixScores(proposal.value)
+        self._of_all = None
+        shape = tuple(map(len, self.given))
+        if self.sides is not None and (tuple(new.shape) == shape or isinstance(new, DrawScores)):
+            self._of_all, new = new, scores_of_draw(new, self.sides, shape)
+        elif isinstance(new, DrawScores): new.block(0, 1)   # which says what to give
         self._given = Ranker(self.q, self.g, junk=self.junk, scores=new)
         return new
 
@@ -156,19 +182,65 @@ class Scene(HasTraits):
         "Call `f` when the ranking has changed; it is held weakly"
         self._followers.append(weakref.WeakMethod(f))
 
-    def how(self) -> dict: # junk, scores and, without them, distance
+    def how(self) -> dict: # junk or protocol, scores and, without them, distance
         "What the ranking is made with, for functions that rank: scores, or else the distance of the embeddings"
-        if self.scores is None: return dict(self._ranking, scores=None)
-        return dict(junk=self.junk, scores=self.scores)
+        rule: dict = dict(junk=self.junk) if self.sides is None else dict(protocol=self.sides.rule)
+        if self.scores is None: return dict(rule, distance=self.distance, scores=None)
+        return dict(rule, scores=self.scores)
+
+    @property
+    def by(self) -> str: # '' without a protocol
+        "The protocol by its name, and which draw is shown"
+        return '' if self.sides is None else self.sides.words()
+
+    @property
+    def ap(self) -> str: # A key of `reid_lab.retrieval.protocols.AP`
+        "The form of average precision"
+        return 'step' if self.sides is None else self.sides.rule.measure.ap
 
     @property
     def distance(self) -> str: # `cosine` or `euclidean`
         "Of the embeddings, by which they are ranked while there are no scores"
         return str(self._ranking['distance'])
 
-    def __repr__(self): return f"Scene({len(self.q)} queries, {len(self.g)} gallery images, {self.selection})"
+    def __repr__(self):
+        by = f', {self.by}' if self.by else ''
+        return f"Scene({len(self.q)} queries, {len(self.g)} gallery images{by}, {self.selection})"
 
 # %% ../../nbs/15_widgets/20_scene.ipynb #d137bac5
+def _two_scores(found): return f"R1 {found['R1']:.1f}, mAP {found['mAP']:.1f}"
+
+
+def _scores_in_words(scene):
+    "Scores of a protocol, whose lists of one draw are shown; the mean needs scores of all that was given"
+    scoring = Scoring(ties='order')
+    n_draws, draw = scene.sides.protocol.n_draws, scene.sides.draw
+    try:
+        if scene.scores is not None and scene._of_all is None:
+            found = retrieval_metrics(scene.q, scene.g, scoring=scoring, **scene.how())
+            return f'Scores of what is shown: {_two_scores(found)}'
+        how: dict = dict(distance=scene.distance) if scene.scores is None else dict(scores=scene._of_all)
+        found = retrieval_metrics(*scene.given, scoring=scoring, protocol=scene.sides.protocol, **how)
+    except ValueError as e: return f'Nothing is scored: {e}'
+    if n_draws == 1: return f'Scores: {_two_scores(found)}'
+    return (f'Scores of the protocol are means over its {n_draws} draws: {_two_scores(found)}; this is draw {draw} '
+            f'alone: {_two_scores(found.draws[draw])}')
+
+
+@patch
+def protocol_notes(self:Scene) -> list[str]: # Sentences; none without a protocol
+    "Which draw of which protocol is shown, what takes part, and what the scores are"
+    if self.sides is None: return []
+    ranking, notes = self._noted
+    if ranking is not self.ranker:
+        protocol = self.sides.protocol
+        out = f'left out of lists: {junk_words(self.junk)}'
+        counts = [f'{part[:1].upper()}{part[1:]}.' for part in self.sides.plan.words()]
+        notes = [f'Shown by {self.by}. {protocol.about} What is {out}.', ' '.join(counts), f'{_scores_in_words(self)}.']
+        self._noted = self.ranker, notes
+    return list(notes)
+
+
 @patch
 def right(self:Scene, query:int, rows:Iterable[int]) -> list[bool | None]: # None where an identity is unknown
     "Which gallery rows show the person of a query"
@@ -215,8 +287,8 @@ class SceneView(View):
         scene.follow(self.refresh)
 
     def page_notes(self) -> list[str]: # Sentences
-        "Which images a page shows by name, and the folder that it would have needed"
-        notes = []
+        "The protocol, if there is one; which images are shown by name, and the folder that the page would have needed"
+        notes = self.scene.protocol_notes()
         for what, thumbs in (('query', self.scene.q_thumb), ('gallery', self.scene.g_thumb)):
             lost = thumbs.lost
             if not lost: continue
@@ -240,9 +312,11 @@ NO_RESULT = 'No gallery image is left for this query: all are junk (pid -1), or 
 
 
 def no_result(rule:Junk, # Of the scene
+    by:str='', # Protocol and draw that say so
     ) -> str:
     "Why a list is empty"
     if not rule: return NO_RESULT
+    if by: return f"{NO_RESULT[:-1]} by {by}: {junk_words(rule)}."
     return f"{NO_RESULT[:-1]} by the rule {rule}: {junk_words(rule)}. junk='none' lists these."
 
 
@@ -277,10 +351,10 @@ class RankedList(SceneView):
         if query is None: return dict(label='Ranked list, no query selected', message=NO_QUERY, items=[])
         items = self.results(query)
         for item in items: item['thumb'] = self.scene.g_thumb(item['row'])
-        text = summary(items)
+        text = ' · '.join(filter(None, [summary(items), self.scene.by]))
         content = dict(query=self.query(query), items=items, summary=text,
                        label=f'Ranked list of {self.scene.query_name(query)}: {text}')
-        if not items: content['message'] = no_result(self.scene.junk)
+        if not items: content['message'] = no_result(self.scene.junk, self.scene.by)
         return content
 
 
@@ -321,7 +395,8 @@ def draw(self:RankedList) -> PaperFigure:
     head = dict(note=self.in_words('q', query), name=scene.q_thumb.name(query))
     if scene.q.caption is None: head['image'] = scene.q_thumb.image(query)
     else: head['text'] = scene.caption(query)
-    title = f'{self.title}: {scene.query_name(query)} of {len(scene.q)} queries, {summary(items)}'
+    found = ' · '.join(filter(None, [summary(items), scene.by]))
+    title = f'{self.title}: {scene.query_name(query)} of {len(scene.q)} queries, {found}'
     results = [_as_drawn(self, item) for item in _page_of(self, items)]
-    words = CardWords(title, '' if items else no_result(scene.junk))
+    words = CardWords(title, '' if items else no_result(scene.junk, scene.by))
     return list_card(head, results, words, per_line=max(4, min(10, self.k)))

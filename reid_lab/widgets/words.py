@@ -80,6 +80,9 @@ class TextScene(Scene):
         if q.caption is None:
             raise ValueError(
                 "q has no captions; use embed_texts(model, table.text_queries(split)), or a Scene")
+        if start.get('protocol') is not None:
+            raise ValueError(f"protocol={start['protocol']!r} chooses queries by their columns, and a sentence "
+                             "of one's own has none; give junk, or Scene(q, g, protocol=...) for captions as they are")
         self.model = model
         self._vectors = {}      # caption -> its embedding
         text = _one_caption(text)

@@ -10,6 +10,7 @@ from PIL import Image
 from reid_lab.cli.commands import main
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
+from reid_lab.retrieval.ranking import rank
 
 
 def test_json_is_standard(tmp_path, capsys):
@@ -228,9 +229,49 @@ def test_protocols_that_clash_are_refused(two_modalities, capsys, words, says):
     assert code and says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name, draw", [("sysu.all", 3), ("market", 0)])
+def test_match_lists_a_draw_of_a_protocol(two_modalities, tmp_path, capsys, name, draw):
+    file, e = two_modalities, Embeddings.load(two_modalities)
+    words = ["match", file, file, "--protocol", name, *(["--draw", str(draw)] if draw else []), "-k", "4"]
+    assert main([*words, "--json", "--html", str(tmp_path/"page.html")]) == 0
+    found = pd.DataFrame(json.loads(capsys.readouterr().out))
+    want, _ = rank(e, e, 4, protocol=name, draw=draw)
+    got = np.full_like(want, -1)
+    got[found.a, found["rank"] - 1] = found.b
+    np.testing.assert_array_equal(got, want)
+    assert (found.protocol == name).all() and (found.draw == draw).all()
+    page = (tmp_path/"page.html").read_text(encoding="utf-8")
+    assert f"protocol {name}" in page and ("draw 3 of 0 to 9" in page) == (draw == 3)
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert f"lists of protocol {name}" in out and "took part: " in out
+
+
+@pytest.mark.parametrize("words, says", [
+    (["match", "F", "F", "--draw", "1"], "--draw 1 is of a protocol that draws; give --protocol sysu.all"),
+    (["match", "F", "F", "--protocol", "market", "--draw", "1"], "draws nothing: leave --draw out"),
+    (["bias", "F", "F", "--protocol", "sysu.all", "--draw", "10"], "has draws 0 to 9"),
+    (["match", "F", "F", "--protocol", "ltcc.cc"], "has no column 'clothes', which --protocol ltcc.cc reads"),
+    (["match", "F", "F", "--protocol", "market", "--junk", "cam"], "give one of the two"),
+    (["search", "F", "a man", "--protocol", "market"], "a sentence has no camera; leave it out here"),
+    (["search", "F", "--image", "crop.png", "--protocol", "market"], "a crop has no person and no camera")])
+def test_a_protocol_where_it_makes_no_sense_is_refused(two_modalities, capsys, words, says):
+    assert main([two_modalities if word == "F" else word for word in words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_bias_reports_the_draw_that_is_named(two_modalities, capsys):
+    e = Embeddings.load(two_modalities)
+    assert main(["bias", two_modalities, two_modalities, "--protocol", "sysu.indoor", "--draw", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["protocol"]["draw"] == 4 and found["protocol"]["n_draws"] == 10
+    first = next(row for row in found["summary"] if row["distance"] == "cosine")
+    assert first["mAP"] == pytest.approx(retrieval_metrics(e, e, protocol="sysu.indoor").draws[4]["mAP"])
+
+
 def test_bias_reports_the_first_draw_of_a_protocol(two_modalities, capsys):
     assert main(["bias", two_modalities, two_modalities, "--protocol", "sysu.indoor"]) == 0
-    assert "protocol: sysu.indoor, the first of 10 draws; R1 is that of images here" in capsys.readouterr().out
+    assert "protocol: sysu.indoor, draw 0 of 0 to 9; R1 is that of images here" in capsys.readouterr().out
     assert main(["bias", two_modalities, "--protocol", "sysu.indoor"]) == 2
     assert "one file twice" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.models.backbones import norm_layers
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
-from reid_lab.retrieval.protocols import PROTOCOLS
+from reid_lab.retrieval.protocols import PROTOCOLS, Draw, Protocol, Rows
 from reid_lab.tta.base import (
     ImageStream,
     NoAdapt,
@@ -226,3 +226,34 @@ def test_draws_without_a_protocol_are_refused():
     with pytest.raises(ValueError, match="draw=2 is of a protocol"): adapt_embeddings(NoAdapt(), e, e, draw=2)
     with pytest.raises(ValueError, match="draw=10"): adapt_embeddings(NoAdapt(), e, e, protocol="sysu.all", draw=10)
     with pytest.raises(TypeError, match="class NoAdapt"): adapted_scores(NoAdapt, e, e, "market")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["none", "norm", "lite", "temp", "tent_feature", "dart3"])
+def test_a_model_is_adapted_to_the_rows_of_a_draw(scene, name):
+    net, _, _ = scene
+    table, method = tiny_table(16, 3), ALL[name]
+    table = table.assign(cam_name=np.array(["a", "b", "c"])[table.frame.cam], asks=np.arange(len(table)) % 3 > 0)
+    raw = embed_images(net, table, encode="raw_features", quiet=True)
+    own = Protocol("own", "Some images of c ask for one image of each person by a and b.", Rows(cam="c", asks=True),
+                   Rows(cam=("a", "b")), draw=Draw(("pid",), times=3), by_role=())
+    seen = [adapt_images(method, net, table, raw, protocol=own, draw=draw) for draw in range(3)]
+    for (q, g), (asks, searched) in zip(seen, own_draws(own, raw)):
+        want = adapt_images(method, net, table.take(asks), raw[searched], raw[asks])
+        for got, of_rows in zip((q, g), want): assert torch.equal(got.emb, of_rows.emb) and got.path == of_rows.path
+    assert len({tuple(g.path) for _, g in seen}) > 1
+    with pytest.raises(ValueError, match="pools the images of a track"):
+        adapt_images(method, net, table, raw, protocol="mars.torchreid")
+    with pytest.raises(ValueError, match="draw=1 is of a protocol"): adapt_images(method, net, table, raw, draw=1)
+
+
+def own_draws(protocol, e):
+    "Rows of each draw, from its text"
+    import random
+    name, asks = e.columns["cam_name"], np.asarray(e.columns["asks"])
+    for trial in range(protocol.draw.times):
+        rng, rows = random.Random(trial), []
+        for pid in sorted(set(e.pid.tolist()), key=int):
+            group = sorted((i for i in range(len(e)) if e.pid[i] == pid and name[i] in "ab"), key=lambda i: e.path[i])
+            if group: rows.append(rng.choice(group))
+        yield np.flatnonzero((name == "c") & asks.astype(bool)), np.sort(rows)

@@ -127,15 +127,16 @@ def query_scores(q:Embeddings, # Queries
     scores:Scores, # Of both
     k:int=10, # Nearest gallery images
     junk:Junk | str | None=AUTO, # What is left out, as for `rank`
+    ap:str='step', # Form of average precision, a key of `reid_lab.retrieval.protocols.AP`
     ) -> tuple[np.ndarray, np.ndarray]: # (Q,) average precision 0..1, (Q,k) gallery rows, -1 for none
     "How well each query is answered, and by which images"
-    rule = apply_junk(junk, q, g)
-    pairs = IdentityPairs.by_rule(q.pid, np.where(g.pid == -1, -2, g.pid), rule, same_images(q, g))
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore') # empty lists and equal scores are no news in a view
+        warnings.simplefilter('ignore') # empty lists, equal scores and values that a part lacks are no news in a view
+        rule = apply_junk(junk, q, g)
+        pairs = IdentityPairs.by_rule(q.pid, np.where(g.pid == -1, -2, g.pid), rule, same_images(q, g))
         near = rank(q, g, k, junk=rule.rule, scores=scores)[0]
         if not len(pairs(0, len(q))[0][0]): return np.full(len(q), np.nan), near
-        scoring = Scoring(junk=rule.rule, ties='order')
+        scoring = Scoring(junk=rule.rule, ties='order', ap=ap)
         found = retrieval_metrics(q, g, scores=scores, scoring=scoring, per_query=True)['per_query']
     return np.where(found['n_match'] > 0, found['AP'], np.nan), near
 
@@ -225,6 +226,7 @@ class Reruns:
     def __init__(self, q:Embeddings, # Raw queries with cameras
         g:Embeddings, # Raw gallery with cameras
         junk:Junk | str | None=AUTO, # What scores and lists leave out, as for `rank`
+        ap:str='step', # Form of average precision, as for `query_scores`
         ):
         for name, e in (('q', q), ('g', g)):
             if e.cam is None:
@@ -232,6 +234,7 @@ class Reruns:
                     f"{name} has no camera numbers; adaptation needs Embeddings(emb, pid, cam=...)")
         self.q, self.g = two_sides(q, g, ('pid', 'cam'))
         self.junk = apply_junk(junk, self.q, self.g).rule   # once, and not of each part of the queries
+        self.ap = ap
         self._made = {}
         warn_of_unknown_cameras(self.q, self.g)
         check_spread(torch.cat([self.q.emb[:1].to(self.g.emb), self.g.emb]))
@@ -314,7 +317,7 @@ def _scored(self:Reruns, batches, k, gallery, distance): # -> Iterator of `_Scor
         rows, emb = np.concatenate(rows), torch.cat(emb)
         if known[0] is None: scores = EmbeddingScores(emb, gallery, distance)
         else: scores = MatrixScores(torch.cat(known))
-        return _Scored(rows, emb, *query_scores(self.q[rows], self.g, scores, k, self.junk))
+        return _Scored(rows, emb, *query_scores(self.q[rows], self.g, scores, k, self.junk, self.ap))
 
     for batch in batches:
         is_known = batch.distances is not None and distance == 'euclidean'
