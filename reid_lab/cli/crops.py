@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['pair', 'columns_of', 'labels_in_words', 'add_construction', 'construction', 'questions', 'check_new', 'check_page',
            'empty_columns', 'answer_record', 'answer_text', 'answer_lines', 'unread_text', 'report_itself',
-           'own_folder', 'named_model', 'features_of', 'how_known', 'check_junk_columns', 'check_rows', 'check_known',
-           'add_crops']
+           'own_folder', 'named_model', 'features_of', 'how_known', 'check_protocol_columns', 'check_junk_columns',
+           'check_rows', 'check_known', 'add_crops']
 
 # %% ../../nbs/16_cli/10_crops.ipynb #bb014994
 import argparse
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,7 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .box_options import add_box_options, box_options, table_notes
-from .options import COUNT, add_junk, check_used, image_size, junk_of, share
+from reid_lab.cli.options import (
+    COUNT,
+    add_junk,
+    add_protocol,
+    check_used,
+    draw_of,
+    image_size,
+    junk_of,
+    protocol_name,
+    protocol_of,
+    share,
+)
 from ..core.basics import warn_caller
 from ..core.reporting import printable
 
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
     from reid_lab.recipes.crops import Embedder
     from reid_lab.retrieval.embeddings import Embeddings
     from reid_lab.retrieval.junk import Junk
+    from reid_lab.retrieval.protocols import Protocol
     from reid_lab.retrieval.shards import Shards
     from reid_lab.widgets.search import SearchPage
 
@@ -575,9 +588,19 @@ def _opened(gallery, model, of_sentences):
     return crops.model_of(gallery, files.model, reads, files.weights, files.tokenizer)
 
 
+def _refuse_protocol(a):
+    "A protocol chooses queries by their columns, and what is asked here has none"
+    if a.protocol is None: return
+    what = 'a crop has no person and no camera' if a.image else 'a sentence has no camera'
+    raise ValueError(f'--protocol {a.protocol.name} says which images of a test set ask which, and {what}; '
+                     'leave it out here, or list a test set by it: reid_lab match QUERIES '
+                     f'{shlex.quote(str(a.features))} --protocol {a.protocol.name}')
+
+
 def _search(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab search`"
+    _refuse_protocol(a)
     queries = questions(a)
     check_page(a)
     from reid_lab.analysis.refine import refined_answer, refined_sentence
@@ -639,6 +662,8 @@ def _add_search(command):
                    help='--expand: a result counts with its score to this power (default: 0, all alike)')
     c.add_argument('--answers-only', action='store_true',
                    help='for --html: no other images and no text tower, which answer more sentences')
+    c.add_argument('--protocol', type=protocol_name, metavar='NAME',
+                   help='not for sentences and crops, which have no camera: `reid_lab match` lists a test set by it')
     _add_answer_options(c, 10, 'that embeds what is asked (default: that of the features)')
 
 
@@ -694,6 +719,28 @@ def _columns_of(source, side):
     return ['pid', *cameras, 'path', *further_columns(table)]
 
 
+def _page_title(a, answer):
+    "Both sides, and the draw of a protocol"
+    title = f'{Path(a.a).name} in {Path(a.b).name}'
+    return title if answer.sides is None else f'{title}, {answer.sides.words()}'
+
+
+def _protocol_lines(answer):
+    "Which draw the lists are of, and what takes part in it"
+    if answer.sides is None: return []
+    name, n_draws = answer.sides.protocol.name, answer.sides.protocol.n_draws
+    means = f', means over its {n_draws} draws' if n_draws > 1 else ''
+    return [f'lists of {answer.sides.words()}; `reid_lab metrics --protocol {name}` has its scores{means}',
+            *answer.sides.plan.words()]
+
+
+def _check_sides(a, protocol):
+    "Refuse sides without a column of a protocol, before a folder is embedded"
+    for side, path in (('queries', a.a), ('gallery', a.b)):
+        of_file = 'query' if side == 'queries' else 'gallery'
+        check_protocol_columns(protocol, side, path, _columns_of(path, of_file), of_file=False)
+
+
 def _match(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab match`"
@@ -708,18 +755,22 @@ def _match(a:argparse.Namespace, # Arguments of the command
                    'is for a folder of crops, and both sides are features, which know their model; leave it out')
     with Display('match', sections=False):
         model = named_model(a)
-        rule = junk_of(a, None)
+        protocol, draw = protocol_of(a), draw_of(a)
+        rule = junk_of(a, None) if protocol is None else None
+        if protocol is not None: _check_sides(a, protocol)
         # what can be refused is refused before a folder is embedded
         if rule: check_junk_columns(rule, [(source, _columns_of(source, side)) for source, side in
                                            ((a.a, 'query'), (a.b, 'gallery'))], of_file=False)
         q, g = features_of(a.a, model, 'query'), features_of(a.b, model, 'gallery')
-        answer = crops.matches(q, g, a.k, threshold, rule)
+        answer = crops.matches(q, g, a.k, threshold, rule, protocol, draw)
         pairs = crops.match_table(answer)
         if a.out: to_csv(pairs, Path(a.out).expanduser())
-        if a.html: _write_page(a, answer, f'{Path(a.a).name} in {Path(a.b).name}', [a.a, a.b])
+        if a.html: _write_page(a, answer, _page_title(a, answer), [a.a, a.b])
     report_itself(answer.itself)
-    if a.json: print(pairs.assign(model=answer.seen.model, seen=answer.seen.kind).to_json(orient='records'))
-    else: _print_pairs(a, pairs, len(g), answer.caveats())
+    if a.json:
+        if protocol is not None: pairs = pairs.assign(protocol=protocol.name, draw=draw)
+        print(pairs.assign(model=answer.seen.model, seen=answer.seen.kind).to_json(orient='records'))
+    else: _print_pairs(a, pairs, len(answer.result.g), [*_protocol_lines(answer), *answer.caveats()])
     return 0
 
 
@@ -747,6 +798,7 @@ def _add_match(command):
     c.add_argument('b', help='likewise; this one is searched, shards from the disk')
     c.add_argument('--out', metavar='FILE', help='CSV file for all pairs')
     add_junk(c, 'none (default): every image is searched')
+    add_protocol(c, '; lists are those of the images that ask and are searched in one draw', 'that is listed')
     _add_answer_options(c, 1, 'that embeds a folder of crops')
 
 # %% ../../nbs/16_cli/10_crops.ipynb #dc4081e5
@@ -758,6 +810,22 @@ def how_known(name:str, # `pid` or `cam`
     text = (f"{many} are known if `reid_lab embed` takes them from subfolders (--folders {one}), from names (--pattern "
             f"with a group {name}) or from the column {name} of a manifest")
     return f"{text}; in files of other programs, --key {name}=NAME says what they are called" if of_file else text
+
+
+def check_protocol_columns(protocol:'Protocol', # From `protocol_of`
+    side:str, # 'queries' or 'gallery'
+    path:str | Path, # As given to the command
+    have:Collection[str], # Columns that are there
+    of_file:bool=True, # Whether the command has the option `--key`
+    ) -> None:
+    "Refuse a side without a column of the protocol, by the name of the file"
+    missing = [name for name in protocol.columns(side) if name not in have]
+    if not missing: return
+    where = how_known('cam', of_file) if missing[0] == 'cam' else (
+        f"It has {', '.join(sorted(have))}; `reid_lab embed` keeps the columns of a manifest and the groups of "
+        '--pattern')
+    raise ValueError(f'{path} has no column {missing[0]!r}, which --protocol {protocol.name} reads for its {side}. '
+                     f'{where}; or give a rule alone, such as --junk cam')
 
 
 def check_junk_columns(rule:'Junk | str', # From `junk_of`
