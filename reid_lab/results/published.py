@@ -155,7 +155,9 @@ TEST_SETS = { # key of a dataset -> its published test set
     'mars': PublishedSet('MARS'),
     'ilids-vid': PublishedSet('iLIDS-VID'),
     'dukemtmc-videoreid': PublishedSet('DukeMTMC-VideoReID'),
-    'veri-776': _searched('VeRi-776', 200, 1678, 200, 11579)}
+    'veri-776': _searched('VeRi-776', 200, 1678, 200, 11579),
+    'vehicleid': PublishedSet('VehicleID'),
+    'veri-wild': PublishedSet('VERI-Wild')}
 
 # %% ../../nbs/04_results/10_published.ipynb #33c0ca1c
 def _plain(name): return re.sub(r'[^a-z0-9]', '', str(name).lower())

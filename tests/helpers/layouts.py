@@ -12,7 +12,7 @@ from reid_lab.datasets.multimodal_sets import orbench_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
 from reid_lab.datasets.tracklet_sets import TRACKLET_FORMS, TRACKLET_LAYOUTS
-from reid_lab.datasets.vehicle_sets import VEHICLE_FORMS
+from reid_lab.datasets.vehicle_sets import VEHICLE_FORMS, VEHICLE_LISTS
 
 AERIAL = ["aeri-pedes", "tbapr"]  # see also test_aerial
 FROM_DISK = [name for name, d in DATASETS.items() if d.folder]
@@ -92,6 +92,11 @@ def small(layout):
     if layout in FOLDER_FORMS: return small_folder_set(layout)
     if layout in INFRARED_FORMS: return small_infrared(layout)
     if layout in GROUND_AIR_LAYOUTS: return small_ground_air(layout)
+    if layout in VEHICLE_LISTS:
+        t = tiny_table(8, 3, 0, roles=True).where(split=["train", "test"])
+        if layout == "vehicleid": return t.assign(cam=[-1]*len(t), role=["both"]*len(t))
+        f = t.frame.assign(cam=t["cam"] + 9, at=t["role"].map(dict(both=0, query=1, gallery=2)))
+        return t._with(f.sort_values("at", kind="stable").drop(columns="at"))
     if layout in TRACKLET_FORMS: return small_tracklets(layout)
     if layout in TEXT: return tiny_table(n_ids=8, per_id=2, n_captions=1 if layout == "mals" else 2)
     t = tiny_table(8, 2, 0, roles=True)

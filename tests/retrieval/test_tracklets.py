@@ -5,7 +5,8 @@ import torch
 
 from reid_lab.core.basics import unit_norm
 from reid_lab.retrieval.embeddings import Embeddings
-from reid_lab.retrieval.tracklets import pool_tracklets
+from reid_lab.retrieval.protocols import POOLED
+from reid_lab.retrieval.tracklets import POOLINGS, WEIGHTS, attention_weights, pool_tracklets, pool_tracks
 
 
 def _features(n=40, seed=0):
@@ -26,14 +27,59 @@ def _naive(e, how):
     for key in order:
         rows = [i for i, name in enumerate(e.columns["tracklet"]) if (name or f"crop {i}") == key]
         unit = [e.emb[i]/e.emb[i].norm() for i in rows]
-        if how == "mean": out.append(sum(unit)/len(unit))
+        if how in ("mean", "max", "attention"): out.append(_naive_pool(unit, how))
         else:
             closeness = [sum(float(a@b) for b in unit) for a in unit]
             out.append(e.emb[rows[int(np.argmax(closeness))]])
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("how", ["mean", "medoid"])
+def _naive_weights(scores, how):
+    "Gao and Nevatia 2018, section 3.2, frame by frame"
+    gates = [np.exp(s) if how == "softmax" else 1/(1 + np.exp(-s)) for s in scores]
+    return [gate/sum(gates) for gate in gates]
+
+
+def _naive_pool(vectors, how):
+    "One vector of several, dimension by dimension"
+    x = np.array([v.tolist() for v in vectors])
+    if how == "mean": return torch.tensor([sum(column)/len(column) for column in x.T], dtype=torch.float32)
+    if how == "max": return torch.tensor([max(column) for column in x.T], dtype=torch.float32)
+    unit = [v/np.linalg.norm(v) for v in x]
+    mean = sum(unit)/len(unit)
+    weights = _naive_weights([10*v@mean/np.linalg.norm(mean) for v in unit], "softmax")
+    return torch.tensor(sum(w*v for w, v in zip(weights, x)), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("how", WEIGHTS)
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_of_frames_equal_the_formula(how, seed):
+    scores = np.random.default_rng(seed).normal(size=7)*3
+    weights = attention_weights(torch.tensor(scores), how)
+    assert np.allclose(weights, _naive_weights(scores, how)) and abs(float(weights.sum()) - 1) < 1e-9
+
+
+@pytest.mark.parametrize("how", ["mean", "max", "attention"])
+@pytest.mark.parametrize("seed", range(5))
+def test_tracks_are_pooled_as_plain_loops_do(how, seed):
+    "Vectors as they are; a row of no track stays"
+    rng = np.random.default_rng(seed)
+    track, emb = rng.integers(-1, 5, 30), rng.normal(size=(30, 4)).astype("f4")
+    pooled = pool_tracks(Embeddings(emb, track, columns=dict(track=track)), how)
+    keys = [number if number >= 0 else f"row {i}" for i, number in enumerate(track.tolist())]
+    for key, got in zip(dict.fromkeys(keys), pooled.emb, strict=True):
+        rows = [i for i, other in enumerate(keys) if other == key]
+        assert torch.allclose(got, _naive_pool(torch.tensor(emb[rows]), how), atol=1e-5)
+
+
+def test_protocols_and_commands_know_every_pooling():
+    from reid_lab.cli.commands import parser
+    assert POOLED == ("", *POOLINGS)
+    words = ["embed", "x", "--model", "bot_tiny", "--out", "y", "--tracklets"]
+    for how in POOLINGS: assert parser().parse_args([*words, how]).tracklets == how
+
+
+@pytest.mark.parametrize("how", POOLINGS)
 @pytest.mark.parametrize("seed", range(5))
 def test_pooling_equals_plain_loops(how, seed):
     e = _features(seed=seed)
