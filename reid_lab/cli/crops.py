@@ -290,7 +290,7 @@ def _add_embed(command):
                    help='instead: regular expression with the groups pid, cam; with a / it is '
                    'matched with the path below the folder, else with the file name')
     add_box_options(c)
-    c.add_argument('--tracklets', choices=('mean', 'medoid'), default='',
+    c.add_argument('--tracklets', choices=('mean', 'max', 'medoid', 'attention'), default='',
                    help='of boxes with ids (column tracklet): one vector a tracklet, the mean of its crops or the '
                    'crop nearest to all')
     c.add_argument('--root', help='manifest: where paths start (default: its folder)')

@@ -136,7 +136,7 @@ class Draw:
 CMC = dict(images='images', identities='identities, each by its best image', # What is ranked -> in words
            single='one image of each identity, drawn ten times for every query')
 AP = dict(step='the mean of the precisions at the matches', trapezoid='the area by trapezoids') # -> in words
-POOLED = ('', 'mean', 'max') # Of the vectors of a track
+POOLED = ('', 'mean', 'max', 'medoid', 'attention') # Of the vectors of a track
 
 
 @dataclass(frozen=True)
@@ -521,15 +521,20 @@ _AERIAL = [
 _MARS_DISPUTE = ('The official program searches all 12,180 tracks and takes AP by trapezoids; torchreid '
                  'takes the 1,980 queries out of the gallery, so that 140 of them have no match, and AP at '
                  'the matches.')
-_VEHICLE_SIZES = dict(small=(5693, 800), medium=(11777, 1600), large=(17377, 2400))
+_VEHICLE_SIZES = {'small': (5693, 800), 'medium': (11777, 1600), 'large': (17377, 2400),
+                  '3200': (None, 3200), '6000': (None, 6000), '13164': (None, 13164)}  # images of these: not found
+_VERI_WILD = ('The released program does not look at cameras, veri-wild.any-camera; its author says that those of the '
+              'paper did (PKU-IMRE/VERI-Wild#7), and its read-me leaves out the own camera.')
 
 
 def _vehicle(size, n_query, n_vehicles):
     about = f'Images ask for the one image of each vehicle in the gallery ({size} list).'
+    counts = Counts(gallery=n_vehicles, source='the name of the list')
+    if n_query is not None:
+        counts = Counts(n_query, 0, n_vehicles, n_vehicles, 'JDAI-CV/fast-reid:fastreid/data/datasets/vehicleid.py')
     return Protocol(f'vehicleid.{size}', about, junk=NOTHING, draw=Draw(rest_asks=True), by_role=(),
                     source='damo-cv/TransReID:test.py',
-                    counts=Counts(n_query, 0, n_vehicles, n_vehicles,
-                                  'JDAI-CV/fast-reid:fastreid/data/datasets/vehicleid.py'),
+                    counts=counts,
                     dispute='With one image of a vehicle, AP is 1/rank. Programs draw without seeds; they '
                             'are 0 to 9 here. Papers of metric learning search all other images, '
                             'vehicleid.all, for far higher scores.')
@@ -601,6 +606,12 @@ _OTHERS = [
              variant_of='veri.trapezoid', source='JDAI-CV/fast-reid:fastreid/evaluation/rank.py',
              counts=_VERI_COUNTS, dispute=_VERI_DISPUTE),
     *(_vehicle(size, *rows) for size, rows in _VEHICLE_SIZES.items()),
+    *(Protocol(f'veri-wild.{size}', f'Queries ask for images of the same vehicle by other cameras ({n:,} vehicles).',
+               source='PKU-IMRE/VERI-Wild:test-code/READ ME.txt', dispute=_VERI_WILD,
+               counts=Counts(n, people=n, source='silverbulletmdc/PVEN#31'))
+      for size, n in dict(small=3000, medium=5000, large=10000).items()),
+    Protocol('veri-wild.any-camera', 'Queries ask for images of the same vehicle by any camera.', junk=NOTHING,
+             variant_of='veri-wild.small', source='PKU-IMRE/VERI-Wild:test-code/mAP.py', dispute=_VERI_WILD),
     Protocol('vehicleid.all', 'Every image asks for all other images of its vehicle.', junk=NOTHING,
              by_role=(), variant_of='vehicleid.small', source='JDAI-CV/fast-reid#334',
              dispute='The rule of metric learning, not of the dataset.'),
