@@ -25,7 +25,7 @@ from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.experiments.notebooks import experiments, run_notebook
 from reid_lab.experiments.run import git_commit
 from reid_lab.models.weights.shipped import card_for
-from reid_lab.recipes import camel_settings as camel, cfam, cfan, dart3, dmg
+from reid_lab.recipes import camel_settings as camel, cfam, cfan, conditions, dart3, dmg
 from reid_lab.recipes.study import settings_frame
 from reid_lab.results.conclusions import comparisons, conclusions, recorded_row
 from reid_lab.results.endings import PLUMBING, RunEnd, end_lines
@@ -69,7 +69,8 @@ def smoke(name, study, tmp_path, **kw):
     stored = pd.read_csv(tmp_path / "runs.csv")
     assert len(stored) == len(done.rows) and (stored.preset == "smoke").all()
     assert stored.commit.notna().all() or not git_commit()   # a copy without git has none
-    untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|aerial$)"    # these have seen nothing here
+    # these have seen nothing here
+    untrained = "Start alone.*(?:zeroshot|indomain|test-|coarse|medium|fine$|aerial$|llcm|ltcc)"
     trained = ~stored.variant.str.contains(untrained)
     assert ((stored.images_seen > 0) == trained).all() and set(stored.selection) <= {"last step", "val mAP", "none"}
     outputs = nbformat.read(done.path, 4).cells[-1].outputs
@@ -99,7 +100,7 @@ def by_papermill(name, tmp_path, **parameters):
 def test_no_experiment_is_left_out(tmp_path):
     "An experiment without a test of its own here runs its first study"
     found = experiments()
-    tested = {"attention_maps", "camel", "camera_bias", "caption_cot", "cfam", "cfan", "dart3", "dmg",
+    tested = {"attention_maps", "camel", "camera_bias", "caption_cot", "cfam", "cfan", "conditions", "dart3", "dmg",
               "failure_browser", "finetune", "marked_search", "text_granularity", "word_masking"}
     assert tested <= set(found)
     for name in set(found) - tested:
@@ -137,6 +138,21 @@ def test_dart3(study, tmp_path):
     seeds = {p.name for p in (done.folder / "models").iterdir()}
     assert len(seeds) == (2 if study == "ablation" else 1)
     assert len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
+
+
+@pytest.mark.parametrize("study", [name for name, study in conditions.STUDIES.items() if not study.chooses])
+def test_conditions(study, tmp_path):
+    "Every comparison, over two seeds: tables and pairs by each protocol, with chance above them"
+    done, figures = smoke("run_conditions", study, tmp_path, seeds=2)
+    compared = conditions.STUDIES[study]
+    assert {r["dataset"] for r in done.rows} == {f"world-smoke-{study} {name}" for name in compared.protocols}
+    assert len(done.rows) == 2*len(compared.settings)*len(compared.protocols)
+    for protocol in compared.protocols:
+        table = pd.read_csv(done.folder / f"table_{protocol}.csv")
+        titles = table.variant.str.removeprefix("'")     # which keeps a plus from spreadsheets
+        assert list(titles) == ["chance", *compared.titles.values()]
+        for base in compared.bases: assert (done.folder / f"pairs_{protocol}_{base}.csv").is_file()
+    assert f"conditions_{study}_{compared.protocols[0]}_vs_{compared.bases[0]}.pdf" in figures
 
 
 def test_dart3_with_one_method(tmp_path):

@@ -1,0 +1,77 @@
+"Comparisons under a condition: settings of arms, rows, and what is refused"
+from functools import partial
+
+import numpy as np
+import pytest
+
+from reid_lab.data.loaders import ModalityOrder
+from reid_lab.recipes.arms import PRESETS, START, Arm, arm_row, arm_settings, arm_world, chance_of_protocol, comparison
+from reid_lab.recipes.conditions import STUDIES, run_study
+from reid_lab.retrieval.protocols import PROTOCOLS
+
+COMPARED = [study for study in STUDIES.values() if not study.chooses]
+
+
+@pytest.mark.parametrize("study", COMPARED, ids=lambda s: s.title)
+def test_arms_share_everything_but_what_they_name(study):
+    "Start, images, batches and rate are those of the first base, unless the arm says otherwise"
+    base = arm_settings(study, dict(name=study.bases[0]))
+    assert base.weights == "" and base.start.endswith("world") and study.arms["start"] is START
+    for name, arm in study.arms.items():
+        s = arm_settings(study, dict(name=name))
+        named = {field for field, _ in arm.train} | {"added_losses"}
+        differ = {f for f in vars(s) if getattr(s, f) != getattr(base, f)}
+        assert differ <= named | ({"lr"} if arm.lr != study.arms[study.bases[0]].lr else set())
+    assert arm_settings(study, dict(name="start")).steps == 0
+
+
+def test_the_losses_and_orders_of_infrared():
+    arms = STUDIES["infrared"].arms
+    s = {name: arm_settings(STUDIES["infrared"], dict(name=name)) for name in arms}
+    assert [n for n in arms if s[n].augment == "channel"] == ["channel", "both"]
+    assert [n for n in arms if s[n].added_losses] == ["centre", "both"] and s["both"].added_losses[0].weight == 2
+    samplers = {n: arm.scheme(None, s[n]).sampler for n, arm in arms.items()}
+    assert [n for n in arms if isinstance(samplers[n], ModalityOrder)] == ["order", "centre", "channel", "both"]
+
+
+def test_cal_begins_at_its_share_of_the_training():
+    table = arm_world(STUDIES["clothes"], "smoke").table().where(split="train")
+    s = arm_settings(STUDIES["clothes"], dict(name="cal"), "smoke")
+    scheme = STUDIES["clothes"].arms["cal"].scheme(table, s)
+    assert isinstance(scheme.strategy, partial) and dict(scheme.facts)["begin"] == 0     # six batches: no whole epoch
+    assert len(table) == 160 and len(scheme.strategy.args[0]) == 40                     # two outfits each
+
+
+def test_a_search_is_on_validation_worlds_and_no_other_study_is():
+    for name, study in STUDIES.items():
+        assert study.chooses == name.endswith("_rates") and study.first_seed(0) == (1000 if study.chooses else 0)
+        assert all(protocol in PROTOCOLS for protocol in study.protocols) and study.seeds == (2 if study.chooses else 5)
+
+
+def test_rows_name_arm_protocol_and_budget():
+    rows = run_study(dict(name="start"), "infrared", "smoke", seed=1)
+    study = STUDIES["infrared"]
+    assert [row["test"] for row in rows] == ["llcm.i2v", "llcm.v2i"] and {row["images_seen"] for row in rows} == {0}
+    kept = arm_row(study, dict(rows[0], seed=1), dict(name="start"), "smoke", "world-smoke-infrared")
+    assert kept["dataset"] == "world-smoke-infrared llcm.i2v" and kept["selection"] == "none" and kept["steps"] == 0
+    assert str(kept["setting"]) == "Start alone (control), llcm.i2v"
+
+
+@pytest.mark.parametrize("protocol", ["ltcc.cc", "ltcc.standard"])
+def test_chance_is_the_mean_of_one_over_people(protocol):
+    "By hand: a list without images of the own camera, or of the own outfit, has a known share of matches"
+    table = arm_world(STUDIES["clothes"], "smoke").table()
+    people = 12
+    gallery = people*4                              # one image a camera
+    matches, left_out = (2, 2) if protocol == "ltcc.cc" else (3, 1)
+    found = chance_of_protocol(table, protocol)
+    assert found["R1"] == pytest.approx(100*matches/(gallery - left_out))
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="protocols="): comparison("", dict(a=Arm("A")))
+    arms = dict(a=Arm("A"))
+    with pytest.raises(ValueError, match="bases='c'"): comparison("", arms, protocols=("market",), bases=("c",))
+    with pytest.raises(ValueError, match="Did you mean 'quick'"):
+        arm_settings(STUDIES["infrared"], dict(name="plain"), "quik")
+    assert set(PRESETS) == {"smoke", "quick", "full"} and np.prod(PRESETS["full"].people) > 0
