@@ -146,6 +146,7 @@ _TABLES = dict( # experiment -> parameter -> its names
     cfan=dict(preset=Table('recipes.cfan', 'CFAN_PRESETS')),
     dart3=dict(preset=Table('recipes.reid', 'REID_PRESETS'), scene=Table('datasets.protocols.cameras', 'SCENES')),
     dmg=dict(preset=Table('recipes.reid', 'REID_PRESETS')),
+    conditions=dict(preset=Table('recipes.arms', 'PRESETS', _NO_PAPER)),
     starts=dict(preset=Table(_HERE, 'START_PRESETS')),
     unsupervised=dict(preset=Table('recipes.unsupervised', 'UNSUPERVISED_PRESETS', _NO_PAPER)),
     finetune=dict(preset=Table('recipes.finetune', 'FINETUNE_PRESETS', _NO_PAPER)),
@@ -192,6 +193,7 @@ _RECIPES = dict( # experiment -> its recipe
     cfan=Recipe('recipes.cfan', 'METHODS', 'cfan'),
     dart3=Recipe('recipes.dart3', 'METHODS', 'dart3'),
     dmg=Recipe('recipes.dmg', 'METHODS', 'dmg'),
+    conditions=Recipe('recipes.conditions'),
     starts=Recipe('recipes.starts'),
     unsupervised=Recipe('recipes.unsupervised'))
 
@@ -223,7 +225,7 @@ def check_recipe(experiment:str, # Name of an experiment
 
 # %% ../../nbs/14_recipes/07_names.ipynb #9b4a8b33
 _READS = dict(camel='captions', cfam='captions', text_granularity='captions', dart3='images', dmg='images',
-              unsupervised='images')
+              unsupervised='images', conditions='images')
 
 
 def models_of(experiment:str, # Name of an experiment with the parameter `model`

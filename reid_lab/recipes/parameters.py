@@ -34,6 +34,8 @@ from ..models.frozen import check_tower, named_tower
 from ..models.weights.shipped import card_for, check_unseen, check_worlds, shipped
 from ..models.zoo import MODELS, OWN_MODELS, check_weights
 from . import camel_settings as camel, cfam, cfan, dart3, dmg, unsupervised
+from .arms import PRESETS as ARM_PRESETS, arm_settings
+from .conditions import STUDIES as CONDITION_STUDIES
 from .crops import from_package, ready_names, trained_folders
 from .finetune import check_layers, finetune_settings, load_source, own_settings, own_source
 from .first_rows import with_own_start
@@ -511,6 +513,16 @@ def _starts(p):
     _check_plan('starts', p, Plan(()))
 
 
+def _conditions(p):
+    study = _study(p, CONDITION_STUDIES, ARM_PRESETS, '')
+    check_model(p.model, models_of('conditions'))
+    own = {k: v for k, v in dict(model=p.model, weights=p.weights, device=p.device).items() if v}
+    settings = tuple(arm_settings(study, setting, p.preset, **own) for setting in study.only(p.methods))
+    check_starts(settings)
+    check_unseen_worlds(settings, _seeds(p, study))
+    _check_plan('conditions', p, Plan(settings, device=settings[0].device, named=p.device))
+
+
 def _finetune(p):
     settings, source = finetune_settings(**own_settings(p)), own_source(p)
     check_layers(settings)
@@ -555,7 +567,7 @@ CHECKS = dict( # experiment -> function of its parameters
     word_masking=_word_masking, camera_bias=_camera_bias, marked_search=_marked_search,
     failure_browser=_failure_browser,
     caption_cot=_caption_cot, text_granularity=_text_granularity, starts=_starts, finetune=_finetune,
-    unsupervised=_unsupervised)
+    unsupervised=_unsupervised, conditions=_conditions)
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #ed28ba97
 def check_parameters(experiment:str, # Key of `CHECKS`
