@@ -23,8 +23,10 @@ from .multimodal_sets import MULTIMODAL_LAYOUTS
 from .occluded_sets import OCCLUDED_LAYOUTS
 from .record import Layout, no_junk
 from .registry import DATASETS
+from .sketch_sets import SKETCH_LAYOUTS
 from .text_sets import TEXT_SETS, write_mals, write_text_set
 from .tracklet_sets import TRACKLET_LAYOUTS
+from .unlabelled_sets import UNLABELLED_LAYOUTS
 from .vehicle_sets import VEHICLE_LAYOUTS
 
 # %% ../../nbs/07_datasets/70_export.ipynb #106d189d
@@ -82,6 +84,8 @@ LAYOUTS = {
     **OCCLUDED_LAYOUTS,
     **INFRARED_LAYOUTS,
     **MULTIMODAL_LAYOUTS,
+    **SKETCH_LAYOUTS,
+    **UNLABELLED_LAYOUTS,
     **GROUND_AIR_LAYOUTS,
     **TRACKLET_LAYOUTS,
     **VEHICLE_LAYOUTS}

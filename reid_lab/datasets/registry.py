@@ -37,8 +37,10 @@ from .infrared_sets import INFRARED_SETS
 from .multimodal_sets import MULTIMODAL_SETS
 from .occluded_sets import OCCLUDED_SETS
 from .record import Dataset
+from .sketch_sets import SKETCH_SETS
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
 from .tracklet_sets import TRACKLET_SETS
+from .unlabelled_sets import UNLABELLED_SETS
 from .vehicle_sets import VEHICLE_SETS
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
@@ -231,6 +233,8 @@ DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
     **TRACKLET_SETS,
     **VEHICLE_SETS,
     **MULTIMODAL_SETS,
+    **SKETCH_SETS,
+    **UNLABELLED_SETS,
 })
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d

@@ -11,6 +11,7 @@ from reid_lab.datasets.infrared_sets import INFRARED_FORMS, infrared_rows
 from reid_lab.datasets.multimodal_sets import orbench_rows
 from reid_lab.datasets.occluded_sets import OCCLUDED_FORMS
 from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.sketch_sets import sketch_rows
 from reid_lab.datasets.tracklet_sets import TRACKLET_FORMS, TRACKLET_LAYOUTS
 from reid_lab.datasets.vehicle_sets import VEHICLE_FORMS, VEHICLE_LISTS
 
@@ -82,8 +83,17 @@ def small_orbench():
     return orbench_rows(t.assign(cam=-1, modality=kinds*(len(t)//5)))
 
 
+def small_sketches():
+    "People with two photographs and a sketch, photographs first"
+    t = tiny_table(8, 3, 0).where(split=["train", "test"])
+    n = len(t) // 3
+    return sketch_rows(t.assign(cam=[1, 2, 0] * n, modality=["visible", "visible", "sketch"] * n))
+
+
 def small(layout):
     "A table as the layout gives it back"
+    if layout == "pku-sketch": return small_sketches()
+    if layout == "luperson": return tiny_table(8, 2, 0)
     if layout == "orbench": return small_orbench()
     if layout == "ufine3c":  # test only, and a column of its own
         t = tiny_table(n_ids=8, per_id=2).where(split="test")

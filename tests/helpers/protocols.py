@@ -34,7 +34,7 @@ def for_protocol(name, f, rng):
     if name.startswith("prcc"):
         f["cam"] = rng.integers(0, 3, len(f))
         f["cam_name"] = np.array(["A", "B", "C"])[f.cam]
-    if name.startswith("orbench"):
+    if name.startswith(("orbench", "pku-sketch")):
         questions = PROTOCOLS[name].together     # rows of a combination are joined already
         f["modality"] = rng.choice([*MODALITIES, "+".join(questions)] if questions else MODALITIES, len(f))
     return f
