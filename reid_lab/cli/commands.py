@@ -40,6 +40,7 @@ from reid_lab.cli.output import (
     LISTS,
     cell_error,
     check_notebook,
+    dataset_lines,
     listing,
     message,
     pairs,
@@ -203,6 +204,7 @@ def _list(a):
         from reid_lab.experiments.notebooks import experiments
         print(experiments()[a.name].describe())
     else: print(f'{a.name}: {LISTS[a.what]()[a.name]}')
+    if a.what == 'datasets': print(*(f'  {line}' for line in dataset_lines(a.name)), sep='\n')
     return 0
 
 # %% ../../nbs/16_cli/50_commands.ipynb #6d811ba6

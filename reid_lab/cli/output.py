@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FORMATS', 'LISTS', 'OPTIONS', 'LONGEST', 'pairs', 'check_notebook', 'typed', 'stoppable', 'print_conclusions',
-           'result_places', 'process_start', 'print_table', 'cell_error', 'listing', 'as_options', 'message',
-           'print_error']
+           'result_places', 'process_start', 'print_table', 'cell_error', 'dataset_lines', 'listing', 'as_options',
+           'message', 'print_error']
 
 # %% ../../nbs/16_cli/30_output.ipynb #66f7653a
 import argparse
@@ -221,6 +221,27 @@ def _datasets():
         parts = (dataset.title, ', '.join(has), ', '.join(dataset.splits))
         return '; '.join(filter(None, parts)) + _added_by(DATASETS.origin(key))
     return {key: line(key, dataset) for key, dataset in DATASETS.items()}
+
+
+def _number(count):
+    "A published number, or several of which one is, in words"
+    if count is None: return 'unstated'
+    several = count if isinstance(count, tuple) else (count,)
+    return ' or '.join(f'{n:,}' for n in several)
+
+
+def dataset_lines(name:str, # Key of `DATASETS`
+    ) -> list[str]: # Layout, counts, protocols, access, licence, citation and source, as far as they are recorded
+    "What the record of a dataset says"
+    from reid_lab.datasets.registry import DATASETS
+    spec, units = DATASETS[name], ('ids', 'images', 'captions')
+    lines = [f'layout: {spec.layout}']
+    for part, counts in (spec.counts or {}).items():
+        if all(count is None for count in counts): lines.append(f'{part}: no published number is recorded')
+        else: lines.append(f'{part}: ' + ', '.join(f'{_number(n)} {unit}' for n, unit in zip(counts, units)))
+    facts = dict(protocols=', '.join(spec.protocols), access=spec.access, licence=spec.licence, citation=spec.citation,
+                 source=spec.source)
+    return lines + [f'{fact}: {text}' for fact, text in facts.items() if text]
 
 
 def _layouts():

@@ -616,6 +616,12 @@ _OTHERS = [
              by_role=(), variant_of='vehicleid.small', source='JDAI-CV/fast-reid#334',
              dispute='The rule of metric learning, not of the dataset.'),
     *(_orbench(modalities) for modalities in _orbench_combinations()),
+    Protocol('pku-sketch', 'A sketch asks for the two photographs of its person.', queries=Rows(modality='sketch'),
+             gallery=Rows(modality=VISIBLE), junk=NOTHING, splits=10,
+             source='Pang et al., Cross-Domain Adversarial Feature Learning for Sketch Re-identification, 2018',
+             counts=Counts(50, gallery=100, people=50, source='BV003/ReIDBaseline:data/PKUSketchRE-ID_V1/idx'),
+             dispute='The archive has no split. Programs draw 50 people anew, or share lists in a folder idx: '
+                     'numbers of two papers are of one split only where both read the same lists.'),
     Protocol('wildlife', 'Images ask for other images of the same animal.', junk=NOTHING, by_role=(),
              source='WildlifeDatasets/wildlife-datasets:docs/dataframe.md',
              dispute='Images of one video or day, which nearly repeat each other, count: see wildlife.video '

@@ -276,6 +276,19 @@ def test_bias_reports_the_first_draw_of_a_protocol(two_modalities, capsys):
     assert "one file twice" in capsys.readouterr().err
 
 
+def test_a_dataset_is_listed_with_its_record(capsys):
+    assert main(["list", "datasets", "veri-776"]) == 0
+    text = capsys.readouterr().out
+    for words in ("VeRi-776", "layout: VeRi/", "query: 200 ids, 1,678 images", "train: unstated ids, 37,778 images",
+                  "protocols: veri.trapezoid, veri.rectangle", "access: on request", "licence: non-commercial",
+                  "source: VehicleReId/VeRi"):
+        assert words in text
+    assert main(["list", "datasets", "luperson"]) == 0
+    assert "test: no published number is recorded" in capsys.readouterr().out
+    assert main(["list", "datasets", "market1501"]) == 0
+    assert "gallery: 751 ids, 19,732 or 15,913 images" in capsys.readouterr().out
+
+
 def test_a_protocol_is_listed_as_a_methods_section(capsys):
     assert main(["list", "protocols", "prcc.single-changed"]) == 0
     text = capsys.readouterr().out
