@@ -20,7 +20,7 @@ from ..analysis.explain.map_scores import METHODS as MAP_METHODS, map_methods
 from ..analysis.refine import Rocchio
 from ..analysis.replay import Replay
 from ..analysis.tags import read_tags
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_whole
 from ..core.files import safe_join
 from ..data.table import Finding, TableError
 from ..datasets.captioning.run import image_table
@@ -63,6 +63,7 @@ from .study import find_study
 from .text import TEXT_PRESETS, TextTrain
 from .text_report import planned
 from ..retrieval.embeddings import Embeddings
+from ..retrieval.protocols import as_protocol
 from ..retrieval.sides import one_model
 from ..training.folder import DONE, TRAINING, check_registered, read_record
 from ..training.options import Execution
@@ -460,10 +461,26 @@ def _marked_search(p):
     _check_package_worlds('clip_tiny', [p.seed])
 
 
+def _check_protocol(p):
+    "Refuse a draw that there is not, two rules, and a protocol for sentences"
+    if not p.protocol:
+        if p.draw: raise ValueError(f"draw={p.draw} is of a protocol; give protocol='sysu.all', or another that draws")
+        return
+    protocol = as_protocol(p.protocol)
+    if p.same_camera:
+        raise ValueError(f'protocol={p.protocol!r} and same_camera={p.same_camera!r} both say what is left '
+                         'out; give one')
+    if p.queries == 'text' and not p.run:
+        raise ValueError(f"protocol={p.protocol!r} reads columns of queries, and a sentence has no camera; give "
+                         "queries='images' with it, or leave protocol out")
+    check_whole('draw', p.draw, 0, protocol.n_draws - 1)
+
+
 def _failure_browser(p):
     check_choice('preset', p.preset, UNTRAINED)
     check_choice('queries', p.queries, QUERIES)
     check_choice('same_camera', p.same_camera, SAME_CAMERA)
+    _check_protocol(p)
     check_numbers(p, dict(rate=RATE_OF_ALARMS))
     check_places(p, ('run', 'images'))
     check_images(p.images, p.run)
