@@ -16,7 +16,14 @@ from torch import nn
 from ..data.loaders import tokenize
 from ..data.table import ReidTable
 from ..models.backbones import ImageKeys
-from ..retrieval.embeddings import Embeddings, embed_images, embed_texts, image_embeddings, image_pixels
+from reid_lab.retrieval.embeddings import (
+    Embeddings,
+    embed_images,
+    embed_texts,
+    image_embeddings,
+    image_pixels,
+    token_lengths,
+)
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.ranking import rank
 from ..retrieval.rerank import MatchBatches, rerank_itm
@@ -42,11 +49,17 @@ class Matcher:
         self.image_emb = torch.cat([emb for emb, _ in states])
         parts = [tokens for _, tokens in states]
         self.image_tokens = ImageKeys.concat(parts) if isinstance(parts[0], ImageKeys) else torch.cat(parts)
+        self.order = self._by_length()
 
     def _states(self, rows): # -> embeddings, tokens or what the matcher reads of them
         "What the model makes of some images"
         emb, tokens = self.model.image_states(image_pixels(self.model, self.gallery, rows, self.device))
         return emb, self.model.match_states(tokens) if hasattr(self.model, 'match_states') else tokens
+
+    def _by_length(self): # -> (Q,)
+        "Captions from short to long: a batch is padded to its longest, and the states of its pairs with it"
+        if not self.captions: return np.arange(0)
+        return np.argsort(token_lengths(self.model.tokenizer, self.captions).numpy(), kind='stable')
 
     @property
     def images(self) -> Embeddings:

@@ -21,7 +21,7 @@ import time
 import tokenize
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -33,6 +33,7 @@ from ..core.plugins import as_dicts, own_modules
 from ..core.reporting import report
 from ..core.scratch import Scratch
 from ..core.stopping import STOP_FILE, StoppedTraining, children_ignore_stops, signal_as_file
+from .ahead import rendered_ahead
 from .cell_failures import FailedCell, cell_failure
 from .cluster import read_backend
 from .execution import VARIABLES, given_execution
@@ -578,6 +579,7 @@ def takes_execution(job:Callable | Path | str, # A function, or a notebook as in
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #c8462019
 def check_before_run(source:Path, # An experiment notebook
     given:dict, # Its parameters, where they differ from the defaults
+    meanwhile:ExitStack | None=None, # Of a run that follows: what it reads is rendered from here on, until the stack closes
     ) -> None:
     "Refuse what a notebook would refuse after its kernel has started, as far as something is known of it"
     own = EXPERIMENTS.get(source.stem)
@@ -588,7 +590,9 @@ def check_before_run(source:Path, # An experiment notebook
     if p is None or source != notebooks().get(source.stem): return
     experiment = source.stem.removeprefix('run_')
     # of a later package, which knows what is run; what needs no torch comes first, since that takes seconds to import
-    importlib.import_module('reid_lab.recipes.names').check_names(experiment, p)
+    names = importlib.import_module('reid_lab.recipes.names')
+    names.check_names(experiment, p)
+    if meanwhile is not None: meanwhile.enter_context(rendered_ahead(names.world_of(experiment, p)))
     checks = importlib.import_module('reid_lab.recipes.parameters')
     if experiment in checks.CHECKS: checks.check_run(experiment, p, p.execution, quiet=True)
 
@@ -649,15 +653,15 @@ def run_notebook(name:Path | str, /, # Experiment (`camel`, `run_camel`) or path
     params = _checked_parameters(source, params, defaults, execution)
     out = out or params.get('out_dir', '')
     if out: check_folder(out, source.stem, {**defaults, **params}, fresh, execution.speed)
-    check_before_run(source, params)
-
-    folder = run_folder(source.stem, params, out)
-    if 'out_dir' in defaults: params = {**params, 'out_dir': str(folder)}
-    report(read_experiment(source).title, run=near_path(folder))
-    path, earlier = folder/source.name, earlier_run(folder)
-    kernel = _Kernel(threads or sensible_threads(), timeout)
-    with _locked_run(source, folder, {**defaults, **params}, fresh, bool(out), execution.speed) as written:
-        _execute(source, path, params, kernel, written)
-        report('', end=True, cell=0, where=folder.name)
+    with ExitStack() as meanwhile:
+        check_before_run(source, params, meanwhile)
+        folder = run_folder(source.stem, params, out)
+        if 'out_dir' in defaults: params = {**params, 'out_dir': str(folder)}
+        report(read_experiment(source).title, run=near_path(folder))
+        path, earlier = folder/source.name, earlier_run(folder)
+        kernel = _Kernel(threads or sensible_threads(), timeout)
+        with _locked_run(source, folder, {**defaults, **params}, fresh, bool(out), execution.speed) as written:
+            _execute(source, path, params, kernel, written)
+            report('', end=True, cell=0, where=folder.name)
     found = earlier_run(folder)
     return Finished(path, folder, found if found != earlier else {})

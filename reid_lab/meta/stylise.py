@@ -36,11 +36,11 @@ def illuminate(img:torch.Tensor, # (B,3,H,W) in [0,1]
     return affine(jitter(img, g, strength, strength, strength), g, degrees=10, scale=(.8, 1.), p=.5)
 
 # %% ../../nbs/09_meta/30_stylise.ipynb #c092134b
-def _banded(k, n): # (B,5) -> (B,1,n,n)
+def _banded(k, n): # (B,5) -> (B,n,n)
     "Matrices that convolve `n` pixels with the kernels `k`; the outermost pixel is repeated beyond the border"
     at = (torch.arange(n)[:, None] + torch.arange(-2, 3)).clamp(0, n - 1)
     taps = F.one_hot(at, n).to(k)                                            # (n,5,n)
-    return torch.einsum('bk,nkm->bnm', k, taps).unsqueeze(1)
+    return torch.einsum('bk,nkm->bnm', k, taps)
 
 
 def blur(img:torch.Tensor, # (B,3,H,W)
@@ -49,7 +49,9 @@ def blur(img:torch.Tensor, # (B,3,H,W)
     "5x5 Gaussian blur with one sigma per image (CAMeL, eq. 1)"
     k = torch.exp(-torch.arange(-2, 3)**2/(2*sigma.view(-1, 1)**2))
     k = (k/k.sum(1, keepdim=True)).to(img)
-    return _banded(k, img.shape[2]) @ img @ _banded(k, img.shape[3]).mT
+    rows, columns = _banded(k, img.shape[2]), _banded(k, img.shape[3]).mT
+    # channel by channel: one product of all would first copy the matrices for each of them
+    return torch.stack([rows @ channel @ columns for channel in img.unbind(1)], 1)
 
 
 def random_blur(img:torch.Tensor, # (B,3,H,W)

@@ -84,6 +84,7 @@ def image_head(kind:str, # `linear` (paper) or `mlp` (released fine-tuning)
 class CAMeL(nn.Module):
     "Text-to-image retrieval network of CAMeL (and of its parent APTM, without attributes)"
     supports_text_mix = supports_memory = True
+    masks_padding = True    # captions of a batch may be cut to the longest
     new_parts = ('img_proj', 'txt_proj', 'match', 'words', 'cross.layers')
     negatives: str  # The rule of ITM negatives, with the next two: see `set_negatives`
     drop_cos: float | None

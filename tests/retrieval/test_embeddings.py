@@ -332,3 +332,19 @@ def test_arrays_of_one_value_a_row_are_columns_and_others_say_why(tmp_path):
     np.savez(tmp_path/"both.npz", q_f=np.eye(4, 3), g_f=np.eye(5, 3), q_pid=[1]*4, g_pid=[1]*5, day=[1]*4)
     both = Embeddings.load(tmp_path/"both.npz", keys=dict(emb="q_f", pid="q_pid"))
     assert not both.columns and "'q_f' or of 'g_f', the file does not say" in both.unread["day"]
+
+
+def test_captions_in_the_order_of_their_lengths_are_those_of_the_whole_context():
+    "`embed_texts` cuts padding that a model masks; the vectors and their order are those of every caption on its own"
+    from reid_lab.data.text import WordPiece
+    from reid_lab.models.zoo import create_model
+    said = ["a man in a red coat with a blue bag", "a woman", "a boy in a green coat", "a girl in blue with a bag"]*3
+    tok = WordPiece.train(said, 300, 20)
+    torch.manual_seed(0)
+    model = create_model("camel_tiny", tokenizer=tok, size=(64, 32)).eval()
+    with torch.inference_mode(): whole = model.encode_text(tok(said))
+    assert tok(said).shape[1] == 20     # padded to the context
+    for size in (1, 5, 256):
+        found = embed_texts(model, said, batch_size=size)
+        assert found.caption == said
+        torch.testing.assert_close(found.emb, whole, atol=1e-6, rtol=0)
