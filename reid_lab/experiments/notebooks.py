@@ -579,7 +579,7 @@ def takes_execution(job:Callable | Path | str, # A function, or a notebook as in
 # %% ../../nbs/13_experiments/50_notebooks.ipynb #c8462019
 def check_before_run(source:Path, # An experiment notebook
     given:dict, # Its parameters, where they differ from the defaults
-    meanwhile:ExitStack | None=None, # Of a run that follows: what it reads is rendered from here on, until the stack closes
+    meanwhile:ExitStack | None=None, # Of a run that follows: until it closes, the World that is read may be rendered
     ) -> None:
     "Refuse what a notebook would refuse after its kernel has started, as far as something is known of it"
     own = EXPERIMENTS.get(source.stem)
