@@ -6,7 +6,7 @@
 __all__ = ['NUMBERS', 'RATE_OF_ALARMS', 'UNTRAINED', 'START_PRESETS', 'MASKED_BY', 'QUERIES', 'SAME_CAMERA', 'TOWER_HINT',
            'PLACES', 'PLUMBING', 'Bounds', 'check_numbers', 'check_seeds', 'check_text_dataset', 'check_camera_name',
            'Table', 'check_tables', 'Recipe', 'check_recipe', 'models_of', 'check_model_name', 'check_tuned_model',
-           'check_package_models', 'check_places', 'check_names', 'plumbing_note']
+           'check_package_models', 'check_places', 'check_names', 'world_of', 'plumbing_note']
 
 # %% ../../nbs/14_recipes/07_names.ipynb #4c967dbf
 import re
@@ -340,6 +340,18 @@ def check_names(experiment:str, # Name of an experiment; of others numbers and t
     check_model_name(experiment, p)
     check_recipe(experiment, p)
     if experiment in _OWN: _OWN[experiment](p)
+
+
+_WORLD_OF_PRESET = dict(smoke='smoke', quick='quick', full='full', paper='full')    # of camel, see `Preset.world`
+
+
+def world_of(experiment:str, # Name of an experiment
+    p:'Params', # Its parameters, checked by `check_names`
+    ) -> dict | None: # Arguments of `reid_lab.world.world.World`; None: it reads none, or it is not known which
+    "The World that a run reads first, without importing torch"
+    if experiment != 'camel': return None
+    if 'world' not in (p.source, *map(str.strip, p.dataset.split(','))): return None
+    return dict(preset=_WORLD_OF_PRESET[p.preset], seed=p.seed if p.world_seed < 0 else p.world_seed)
 
 # %% ../../nbs/14_recipes/07_names.ipynb #d6e648cf
 PLUMBING = (f'{TEST_OF_PLUMBING}: a few steps, so that its scores say nothing about these images; the next is '

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIELDS', 'PLACES', 'as_ids', 'Embeddings', 'medoid', 'written_meta', 'read_meta', 'check_target', 'are_weights',
            'what_it_holds', 'image_pixels', 'encode_images', 'further_columns', 'image_embeddings', 'embed_images',
-           'caption_columns', 'caption_frame', 'embed_texts']
+           'caption_columns', 'caption_frame', 'token_lengths', 'embed_texts']
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f25554a8
 import json
@@ -13,7 +13,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -961,7 +961,27 @@ def caption_frame(texts:'str | Sequence[str] | pd.DataFrame | ReidTable', # As f
     return texts if 'pid' in texts else texts.assign(pid=-1)
 
 
-def embed_texts(model:torch.nn.Module, # Has `encode_text` and `tokenizer`
+def token_lengths(tokenizer:Callable, # `list[str] -> (B,L) LongTensor`, with a `pad_id`
+    captions:Sequence[str], # N captions
+    ) -> torch.Tensor: # (N,) tokens up to the last that is no padding
+    "How long captions are as a model reads them"
+    return _used_width(tokenizer(captions), tokenizer.pad_id)
+
+
+def _used_width(tokens, pad_id): # (N,L) -> (N,)
+    "Columns of each row up to the last that is no padding; all of a row of padding"
+    return tokens.shape[1] - (tokens != pad_id).flip(1).int().argmax(1)
+
+
+def _length_batches(tokenizer, captions, size): # -> list of (B,L) tokens; (N,) captions in their order
+    "Tokens of captions from short to long, so that a batch has little padding; what all of it have is cut off"
+    tokens = tokenizer(captions)
+    lengths = _used_width(tokens, tokenizer.pad_id)
+    order = lengths.argsort(stable=True)
+    return [tokens[rows, :int(lengths[rows].max())] for rows in order.split(size)], order
+
+
+def embed_texts(model:torch.nn.Module, # Has `encode_text` and `tokenizer`; `masks_padding` if padding changes nothing
     texts:'str | Sequence[str] | pd.DataFrame | ReidTable', # A frame has `caption`
     batch_size:int=256, # Captions at a time
     device:str | None=None, # Default: where the model is; `auto` takes a GPU when there is one
@@ -981,10 +1001,14 @@ def embed_texts(model:torch.nn.Module, # Has `encode_text` and `tokenizer`
     captions = f.caption.tolist()
     if note := text_note(captions, model.tokenizer): warn_caller(note, UnreadText)
 
-    def encoded(some, device): return model.encode_text(model.tokenizer(some).to(device))
-
-    batches = [captions[i:i + batch_size] for i in range(0, len(captions), batch_size)]
-    emb = _embed(model, batches, encoded, _Work('encode_text', 'texts', device, quiet, share))
+    work = _Work('encode_text', 'texts', device, quiet, share)
+    if getattr(model, 'masks_padding', False):
+        batches, order = _length_batches(model.tokenizer, captions, batch_size)
+        emb = _embed(model, batches, lambda tokens, device: model.encode_text(tokens.to(device)), work)
+        emb = emb[order.argsort().to(emb.device)]
+    else:
+        batches = [captions[i:i + batch_size] for i in range(0, len(captions), batch_size)]
+        emb = _embed(model, batches, lambda some, device: model.encode_text(model.tokenizer(some).to(device)), work)
     meta = dict(model=type(model).__name__, data=name if isinstance(name, str) else '', kind='text')
     columns = {c: _plain_column(f[c]) for c in caption_columns(f)}
     path = f.path.tolist() if 'path' in f else None

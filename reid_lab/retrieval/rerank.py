@@ -66,7 +66,9 @@ class ITMScores(Scores):
 def _match_logits(itm, index, pairs_per_call): # function, (Q,k), int -> (Q,k)
     "Match logits of all pairs, some at a time; an error names the first query without a number"
     n, k = index.shape
-    query, image = np.repeat(np.arange(n), k), index.ravel()
+    order = getattr(itm, 'order', None)     # of a matcher that reads queries of like length together
+    order = np.arange(n) if order is None else np.asarray(order)
+    query, image = np.repeat(order, k), index[order].ravel()
     logits = []
     for lo in range(0, n*k, pairs_per_call):
         some = slice(lo, lo + pairs_per_call)
@@ -78,7 +80,8 @@ def _match_logits(itm, index, pairs_per_call): # function, (Q,k), int -> (Q,k)
         if not finite.all():
             raise ValueError(f"itm returned NaN or infinite logits (query {query[some][~finite][0]})")
         logits.append(out)
-    return torch.cat(logits).reshape(n, k)
+    in_order = torch.cat(logits).reshape(n, k)
+    return in_order[torch.as_tensor(np.argsort(order))]
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _matched_draws(q, g, itm, protocol, scores, settings):
 @gathered({'pairs_per_call': 'pairs', 'chunk': 'queries'}, batches=MatchBatches)
 def rerank_itm(q:Embeddings, # Captions
     g:Embeddings, # Images
-    itm:Callable[[np.ndarray, np.ndarray], torch.Tensor], # Query and gallery numbers -> logits
+    itm:Callable[[np.ndarray, np.ndarray], torch.Tensor], # Query and gallery numbers -> logits; may have `order`, (Q,)
     *, k_test:int=128, # Images per query to match
     tie_weight:float=.002, # Weight of the cosine in the final score
     scores:Scores | None=None, # First-stage scores; default: cosine of `q` and `g`
