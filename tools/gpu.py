@@ -98,8 +98,8 @@ def main():
         os.environ.setdefault("REID_LAB_RESULTS", str(Path(rows)/"runs.csv"))   # smoke runs are no results
         results = run_checks(checks, device, on_result=say)
     report = DeviceReport(device_facts(device), tuple(results))
-    report.save(folder)
-    print(f"{report.counts}\nreport: {folder} (report.md to read, report.json to compare; send both)")
+    file = report.save(folder)
+    print(f"{report.counts}\nreport: {file} (the one file to send)")
     return 0 if report.ok else 1
 
 

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['PASSED', 'FAILED', 'SKIPPED', 'LIMITS', 'STEPS', 'EXPERIMENTS', 'Figure', 'Check', 'CannotCheck', 'CheckResult',
            'measured_check', 'comparable', 'furthest', 'Limits', 'half_of', 'equal_to_cpu', 'equal_scores',
-           'step_beside_plan', 'experiment_runs', 'device_checks', 'run_checks', 'device_facts', 'DeviceReport']
+           'step_beside_plan', 'experiment_runs', 'device_checks', 'run_checks', 'device_facts', 'DeviceReport',
+           'read_device_report']
 
 # %% ../../nbs/14_recipes/77_device_check.ipynb #d0c7a103
 import gc
@@ -464,6 +465,21 @@ def _result_rows(result):
     return rows
 
 
+_HOW_TO_READ = (
+    "- A check has passed if each of its figures that has a limit is within it. `reported` figures have none; a skipped "
+    "check says why this machine cannot do it.",
+    "- *equal to the CPU*: differences as shares of the largest value. Beyond the limit in float32, a kernel or code of "
+    "this project computes something else on this card. Beyond it in 16 bits alone, this card rounds more than those seen "
+    "so far.",
+    "- *a step beside its plan*: if the memory is beyond its limit, plans say too little or too much memory for this card. "
+    "The speed is reported only.",
+    "- *experiments at smoke*: each runs to its end; its scores mean nothing at that size.",
+    "- *tests*: one that failed is named with the last line of this project in its traceback. Limits are in "
+    "tests/rehearsal/both.py; on the stand-in for a GPU everything is equal to the last bit.")
+_DATA_BEGINS = '<details><summary>All of it as JSON, for a program (read_device_report)</summary>\n\n```json'
+_DATA_ENDS = '```\n\n</details>'
+
+
 @dataclass(frozen=True)
 class DeviceReport:
     "What the checks of a device found"
@@ -481,21 +497,31 @@ class DeviceReport:
         outcomes = [result.outcome for result in self.results]
         return ', '.join(f'{outcomes.count(kind)} {kind}' for kind in (PASSED, FAILED, SKIPPED))
 
+    @property
+    def card(self) -> str: # `NVIDIA H200 (cuda)`, or the device alone
+        "What was checked"
+        device, name = self.facts['device'], self.facts.get('gpu', '')
+        return f'{name} ({device})' if name else device
+
     def to_markdown(self) -> str:
-        "A page"
-        lines = [f'# Check of {self.facts["device"]}: {self.counts}', '', '| what | value |', '|---|---|']
+        "A page: what failed, the machine, how it is read, every figure, and all of it once more as JSON"
+        lines = [f'# Check of {markdown_escape(self.card)}: {self.counts}', *self._failures(), '', '## The machine', '',
+                 '| what | value |', '|---|---|']
         lines += [_row(name, value) for name, value in self.facts.items() if value not in ('', None)]
+        lines += ['', '## How to read it', '', *_HOW_TO_READ]
         for group in dict.fromkeys(result.group for result in self.results):
             lines += ['', f'## {markdown_escape(group)}', '',
                       '| check | outcome | figure | measured | expected | limit | seconds |', '|---'*7 + '|']
             for result in self.results:
                 if result.group == group: lines += _result_rows(result)
-        return '\n'.join([*lines, *self._failures()]) + '\n'
+        data = dict(facts=self.facts, ok=self.ok, results=[asdict(result) for result in self.results])
+        lines += ['', _DATA_BEGINS, json.dumps(data, indent=1), _DATA_ENDS]
+        return '\n'.join(lines) + '\n'
 
     def _failures(self):
         "What failed, and where"
         failed = [result for result in self.results if result.outcome == FAILED]
-        if not failed: return []
+        if not failed: return ['', 'Nothing failed.']
         lines = ['', '## What failed', '']
         for result in failed:
             lines.append(f'- **{markdown_escape(f"{result.group}: {result.name}")}**')
@@ -508,11 +534,23 @@ class DeviceReport:
         return lines
 
     def save(self, folder:Path | str, # Made where it is not there
-        ) -> Path: # The folder
-        "Write `report.md` and `report.json`"
+        ) -> Path: # Of the file
+        "Write `report.md`, the one file to send"
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        data = dict(facts=self.facts, ok=self.ok, results=[asdict(result) for result in self.results])
         with atomic_path(folder/'report.md') as path: path.write_text(self.to_markdown(), encoding='utf-8')
-        with atomic_path(folder/'report.json') as path: path.write_text(json.dumps(data, indent=1), encoding='utf-8')
-        return folder
+        return folder/'report.md'
+
+
+def read_device_report(path:Path | str, # `report.md` of somebody, see `DeviceReport.save`
+    ) -> DeviceReport:
+    "A report that was sent"
+    text = Path(path).read_text(encoding='utf-8')
+    _, begun, rest = text.partition(f'\n{_DATA_BEGINS}\n')
+    if not begun:
+        raise ValueError(f'{str(path)!r} holds no figures of a check of a device; give the report.md that '
+                         '`make gpu` wrote, unchanged')
+    data = json.loads(rest.rpartition(f'\n{_DATA_ENDS}')[0])
+    results = [CheckResult(**result | dict(figures=tuple(Figure(**figure) for figure in result['figures'])))
+               for result in data['results']]
+    return DeviceReport(data['facts'], tuple(results))

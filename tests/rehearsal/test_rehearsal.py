@@ -33,3 +33,24 @@ def test_an_older_torch_is_named(monkeypatch):
     assert "needs torch 2.9 or newer; here is 2.8.1+cpu" in shadow.missing()
     monkeypatch.setattr(torch, "__version__", "2.9.0a0")
     assert shadow.missing() == ""
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+def test_another_rounding_passes_and_another_step_does_not(monkeypatch):
+    "What `make gpu` allows a card, tried with other kernels of the CPU"
+    import torch
+    from rehearsal import both
+
+    from reid_lab.core.basics import seed_everything
+    monkeypatch.setattr(both, "IS_SHADOW", False)
+
+    def work(other=False, **settings):
+        seed_everything(0)
+        with torch.backends.mkldnn.flags(enabled=not other):
+            return both.trained(both.build("bot_tiny"), "cpu", 2, **settings)
+
+    ours, other = work(), work(other=True)
+    assert not torch.equal(ours["moves"], other["moves"]) and not both.differences(ours, other)
+    for wrong in (ours["moves"]*0, -ours["moves"], 1.1*ours["moves"]):
+        assert "of their length" in both.differences(ours, dict(ours, moves=wrong))[0]
+    assert both.differences(ours, work(lr=2e-5))
