@@ -480,6 +480,13 @@ _DATA_BEGINS = '<details><summary>All of it as JSON, for a program (read_device_
 _DATA_ENDS = '```\n\n</details>'
 
 
+def _as_data(data):
+    "JSON in which nothing can be taken for markup"
+    text = json.dumps(data, indent=1)
+    for sign in '<>&|*`': text = text.replace(sign, f'\\u{ord(sign):04x}')
+    return text
+
+
 @dataclass(frozen=True)
 class DeviceReport:
     "What the checks of a device found"
@@ -515,7 +522,7 @@ class DeviceReport:
             for result in self.results:
                 if result.group == group: lines += _result_rows(result)
         data = dict(facts=self.facts, ok=self.ok, results=[asdict(result) for result in self.results])
-        lines += ['', _DATA_BEGINS, json.dumps(data, indent=1), _DATA_ENDS]
+        lines += ['', _DATA_BEGINS, _as_data(data), _DATA_ENDS]
         return '\n'.join(lines) + '\n'
 
     def _failures(self):
