@@ -466,16 +466,16 @@ def _result_rows(result):
 
 
 _HOW_TO_READ = (
-    "- A check has passed if each of its figures that has a limit is within it. `reported` figures have none; a skipped "
-    "check says why this machine cannot do it.",
-    "- *equal to the CPU*: differences as shares of the largest value. Beyond the limit in float32, a kernel or code of "
-    "this project computes something else on this card. Beyond it in 16 bits alone, this card rounds more than those seen "
-    "so far.",
-    "- *a step beside its plan*: if the memory is beyond its limit, plans say too little or too much memory for this card. "
-    "The speed is reported only.",
+    "- A check has passed if each of its figures that has a limit is within it. `reported` figures have "
+    "none; a skipped check says why this machine cannot do it.",
+    "- *equal to the CPU*: differences as shares of the largest value. Beyond the limit in float32, a "
+    "kernel or code of this project computes something else on this card. Beyond it in 16 bits alone, "
+    "this card rounds more than those seen so far.",
+    "- *a step beside its plan*: if the memory is beyond its limit, plans say too little or too much "
+    "memory for this card. The speed is reported only.",
     "- *experiments at smoke*: each runs to its end; its scores mean nothing at that size.",
-    "- *tests*: one that failed is named with the last line of this project in its traceback. Limits are in "
-    "tests/rehearsal/both.py; on the stand-in for a GPU everything is equal to the last bit.")
+    "- *tests*: one that failed is named with the last line of this project in its traceback. Limits are "
+    "in tests/rehearsal/both.py; on the stand-in for a GPU everything is equal to the last bit.")
 _DATA_BEGINS = '<details><summary>All of it as JSON, for a program (read_device_report)</summary>\n\n```json'
 _DATA_ENDS = '```\n\n</details>'
 

@@ -15,7 +15,8 @@ def test_all_small_models_are_equal_and_steps_take_what_is_planned(tmp_path):
                "--steps", "bot_tiny", "camel_tiny"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"report: {tmp_path}/report.md" in done.stdout and [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert f"report: {tmp_path}/report.md" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
     report = read_device_report(tmp_path/"report.md")
     assert report.ok and {result.outcome for result in report.results} == {"passed"} and len(report.results) > 20
     page = (tmp_path/"report.md").read_text()
