@@ -30,9 +30,9 @@ def allowed(at, largest):
 
 
 # AdamW moves a weight by its rate whatever the size of its gradient, so also where that is mere rounding and has
-# another sign on another device. Two of its steps at a rate of 1e-5 leave everything else as it is: with convolutions and
-# products of another library the moves of small models differ by .01 to .4 % of their length. Steps that are not taken
-# differ by 100 %, those in the wrong direction by 200 %.
+# another sign on another device. Two of its steps at a rate of 1e-5 leave everything else as it is: with convolutions
+# and products of another library the moves of small models differ by .01 to .4 % of their length. Steps that are not
+# taken differ by 100 %, those in the wrong direction by 200 %.
 MOVES, SMALL_RATE = .05, 1e-5
 
 
