@@ -22,7 +22,7 @@ from ..core.statistics import resampled_means
 from ..figures.comparisons import paired_differences, score_against_time
 from ..models.weights.seen import is_world
 from ..retrieval.alignment import align
-from ..retrieval.draws import Drawn, Plan, apply_protocol, as_ranked
+from ..retrieval.draws import Drawn, Plan, apply_protocol, as_ranked, refuse_unfit
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.junk import AUTO, Junk, as_junk, junk_words, takes_same_camera
 from ..retrieval.left_out import SideColumns, apply_junk, labelled_side
@@ -31,7 +31,7 @@ from ..retrieval.protocols import Protocol, as_protocol, refuse_two_rules
 from ..retrieval.ranking import rank
 from ..retrieval.scores import Scores, scores_of
 from ..retrieval.shards import Shards
-from ..retrieval.sides import SameImages, one_numbering, same_images, two_sides
+from ..retrieval.sides import SameImages, one_numbering, same_images, two_sides, warn_of_splits
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #c61a8737
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _columns_to_share(settings):
     "Columns that a rule reads, beside cameras"
     if settings.protocol is None: return () if settings.junk == AUTO else settings.junk.columns_and_names
     needed = [name for side in ('queries', 'gallery') for name in settings.protocol.columns(side)]
-    return tuple(dict.fromkeys([*needed, 'cam_name', 'role'])) # these may be there
+    return tuple(dict.fromkeys([*needed, 'cam_name', 'role', 'split'])) # these may be there
 
 
 def _shared_columns(features, names):
@@ -250,7 +250,8 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
     pids = q.pid, g.pid
     columns = _shared_columns(features, _columns_to_share(settings))
     sides = [labelled_side(pid, of_side) for pid, of_side in zip(pids, columns)]
-    plan = settings.protocol and apply_protocol(settings.protocol, *sides)
+    for f in features if settings.protocol is not None else (): refuse_unfit(settings.protocol, f.q, f.g)
+    plan = settings.protocol and apply_protocol(*sides, settings.protocol)
     rule = settings.protocol.junk if plan else apply_junk(settings.junk, *sides).rule
     if not rule and not plan: columns = None, None
     pairs = [same_images(f.q, f.g) for f in features]
@@ -355,6 +356,7 @@ def compare_features(features:Sequence[ModelFeatures], # Of several models; the 
         raise ValueError(f"features are labelled {names}; give at least one model, each with a label of its own")
     each_asks = all(f.q is f.g for f in features)
     for f in features: two_sides(f.q, f.g, ())
+    if settings.protocol is None: warn_of_splits(features[0].q, features[0].g)
     features, left_out = aligned_features(_pooled(features, settings.protocol), settings)
     labels = shared_labels(features, settings)
     values = [_values_of(f, labels, settings.protocol) for f in features]
@@ -450,6 +452,7 @@ def left_out_lines(found:SetComparison, # One dataset
     for rest in found.plan.left_out().itertuples() if found.plan else ():
         lines.append(f'{found.dataset}: {rest.rows:,.0f} rows of the {rest.side} take no part in '
                      f'{found.plan.protocol.name}: {rest.reason}.')
+    lines += [f'{found.dataset}: {sentence}.' for sentence in found.plan.of_split()] if found.plan else []
     if found.n_itself and not found.each_asks:
         lines.append(f"{found.dataset}: no image is in its own list ({_count(found.n_itself, 'pair')} of a query and "
                      "itself left out).")

@@ -141,16 +141,21 @@ def _there_are(values):
 def _chosen_rows(a, table):
     "The rows of `--split` and `--role`; an error where there is none, or where nothing says which they are"
     if a.split:
+        if not table.knows_split:
+            raise ValueError(f'--split {a.split}: nothing says of which split an image is; a manifest says it in a '
+                             'column split (train, val, test), or one of another name with --column split=NAME. '
+                             'Leave --split out to embed all')
         rows = (table['split'] == a.split).to_numpy()
         if not rows.any():
             raise ValueError(f"--split {a.split}: no image is of that split; there are {_there_are(table['split'])}. "
-                             'A manifest says it in a column split; else leave --split out')
+                             'Give one of these')
         table = table.take(rows)
     if a.role:
         if (table['role'] == 'both').all():
-            raise ValueError(f'--role {a.role}: nothing says which images ask and which are searched; a manifest says '
-                             'it in a column role (query, gallery, both, none). Leave --role out, or give the folder '
-                             'of one side')
+            which = f' of the split {a.split}' if a.split else ''
+            raise ValueError(f'--role {a.role}: all images{which} may ask and be searched: their role is both, as it '
+                             'is without a column role (query, gallery, both, none) in a manifest. Leave --role out, '
+                             'or give the folder of one side')
         rows = table['role'].isin([a.role, 'both']).to_numpy()
         if not rows.any():
             raise ValueError(f"--role {a.role}: no image has this role, or both; there are {_there_are(table['role'])}")

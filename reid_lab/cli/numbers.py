@@ -121,7 +121,8 @@ def _print_json(scores, open_set):
     "The scores for a program"
     protocol = {}
     if scores.plan is not None:
-        protocol = dict(protocol=scores.plan.protocol.name, rows=scores.plan.record(), skipped=scores.why_skipped())
+        rows = scores.plan.record() | dict(pairs_left_out=scores.pairs_left_out())
+        protocol = dict(protocol=scores.plan.protocol.name, rows=rows, skipped=scores.why_skipped())
     scores = scores | dict(junk=scores.junk, n_unknown=scores.left_out.n_unknown) | protocol
     if open_set is not None:
         scores = scores | dict(open_set=open_set.rates.to_dict('records'),
@@ -242,11 +243,10 @@ def _one_draw(a, report):
     "What a report has of a protocol"
     protocol = protocol_of(a)
     if protocol is None: return []
-    said = [note for note in report.notes if note.startswith(('Took part', 'Printed'))]
     part = f', draw {draw_of(a)} of 0 to {protocol.n_draws - 1}' if protocol.n_draws > 1 else ''
     ranks = '' if protocol.measure.cmc == 'images' else '; R1 is that of images here'
     return [f'protocol: {protocol.name}{part}{ranks}; `reid_lab metrics --protocol {protocol.name}` has its scores',
-            *said]
+            *report.protocol['said']]
 
 
 def _cockpit(a, scene, name, page, verdict):

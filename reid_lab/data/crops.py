@@ -435,7 +435,7 @@ def memory_table(images:'Sequence[np.ndarray | Image.Image]', # (H,W,3) uint8 ea
     if not held.images: raise ValueError('the list of images is empty; give at least one')
     # what is written is continued only with the same images, and these have neither a size on a disk nor a time
     sums = [zlib.crc32(image.tobytes()) for image in held.images.values()]
-    rows = pd.DataFrame(dict(path=list(held.images), pid=-1, cam=-1, split='test', crc32=sums))
+    rows = pd.DataFrame(dict(path=list(held.images), pid=-1, cam=-1, crc32=sums))
     table = ReidTable(rows, None, held, name)
     table.further = ['crc32']
     return table.validate('none')

@@ -39,8 +39,9 @@ def _as_json(value):
 
 def _rows(table) -> Iterator[dict]:
     "The rows of a table, column by name"
-    columns = [*table.frame.columns]
-    for values in table.frame.itertuples(index=False, name=None):
+    frame = table.frame if table.knows_split else table.frame.drop(columns='split') # which nobody said
+    columns = [*frame.columns]
+    for values in frame.itertuples(index=False, name=None):
         yield {name: _as_json(value) for name, value in zip(columns, values)}
 
 

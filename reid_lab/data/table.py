@@ -120,6 +120,7 @@ class ReidTable:
         self.row_name:Callable | None = None # position -> place in the file that was read; None: `row 3`
         self.left_out:list[str] = [] # what lay in the folder or the manifest and is not in the table, in words
         self.remarks:list[str] = [] # what is otherwise in the table than in the manifest, such as clipped boxes
+        self.knows_split = 'split' in frame # else all rows count as `test`, and their features say nothing of it
 
     def __len__(self): return len(self.frame)
 
@@ -602,6 +603,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
     out = ReidTable(pd.concat(frames, ignore_index=True), None, JoinedReader(parts), name or '+'.join(parts))
     out.left_out = [text for t in tables for text in t.left_out]
     out.further = list(dict.fromkeys(c for t in tables for c in t.further))
+    out.knows_split = any(t.knows_split for t in tables) # rows of the others count as `test`, as they do alone
     return out
 
 
@@ -687,6 +689,7 @@ def assign(self:ReidTable, **columns, # Name = N values in order, one for all ro
     new.row_name = self.row_name
     own = [c for c in _own_columns(f) if c in columns and c not in self.further]
     new.further = [*self.further, *own]
+    new.knows_split = self.knows_split or 'split' in columns
     return new
 
 
@@ -809,6 +812,7 @@ def from_folder(cls:ReidTable, root:str | Path, # Folder of images
     table = cls(f, root, name=name or Path(root).resolve().name, follow_links=follow_links)
     table.left_out = _not_taken(found)
     table.further = [c for c in groups if c not in COLUMNS]
+    table.knows_split = folders is not None or 'split' in fixed or 'split' in groups
     return table.validate(images)
 
 # %% ../../nbs/01_data/20_table.ipynb #777edbe8

@@ -6,6 +6,8 @@
 __all__ = ['clothes_owners', 'CALStep']
 
 # %% ../../nbs/09_meta/60_clothes.ipynb #fad50a3f
+import zlib
+
 import numpy as np
 import torch
 from fastcore.basics import patch
@@ -45,6 +47,7 @@ class CALStep(Plain):
         lr:float=3.5e-4, # Of the classifier
         ) -> None:
         self.owner = torch.as_tensor(owner)
+        self.owner_sum = f'{zlib.crc32(np.asarray(owner, np.int64).tobytes()):08x}' # compared where a training goes on
         self.weight, self.eps = check_number('weight', weight, 0, 1e6), check_number('eps', eps, 0, 1)
         self.tau, self.begin, self.lr = check_number('tau', tau, 1e-6, 100), check_whole('begin', begin, 0), lr
         self._classifier = self._opt = None

@@ -28,6 +28,7 @@ from ..retrieval.draws import apply_protocol
 from ..retrieval.embeddings import embed_images, embed_texts, further_columns
 from ..retrieval.junk import AUTO
 from ..retrieval.left_out import SideColumns, check_columns
+from ..retrieval.protocols import refuse_foreign
 from ..retrieval.shards import in_memory
 from ..retrieval.sides import one_numbering
 
@@ -167,6 +168,12 @@ def is_registered(name:str | Path, # As given to `open_set`
     return str(name).lower().replace('_', '-') in DATASETS
 
 
+def _splits_with_rows(table, captions):
+    "Splits that have something to ask and to search"
+    ask = table.text_queries if captions else table.query
+    return [split for split in SPLITS if len(ask(split)) and len(table.gallery(split))]
+
+
 def _registered(name, options):
     "Questions and images of a dataset of the registry"
     key, split = dataset_key(name), options.split or 'test'
@@ -181,7 +188,7 @@ def _registered(name, options):
     gallery = table.gallery(split)
     if not len(query) or not len(gallery):
         raise ValueError(f"split={split!r}: {table.name} has {len(query)} questions and {len(gallery)} images there; "
-                         f"choose one of {list(SPLITS)}")
+                         f"choose one of {_splits_with_rows(table, options.captions)}")
     return AskedSet(table.name, query, gallery)
 
 
@@ -291,7 +298,9 @@ def _check_rule(settings, asked, kinds):
     if {*kinds} != {'model'}: return
     query = asked.query if isinstance(asked.query, ReidTable) else asked.gallery # captions have what their images have
     sides = [_labels_kept(table) for table in (query, asked.gallery)]
-    if settings.protocol is not None: apply_protocol(settings.protocol, *sides)
+    if settings.protocol is not None:
+        refuse_foreign(settings.protocol, asked.name)
+        apply_protocol(*sides, settings.protocol)
     elif settings.junk != AUTO: check_columns(settings.junk, *map(SideColumns, sides))
 
 

@@ -66,9 +66,9 @@ from ..retrieval.junk import AUTO, Junk
 from reid_lab.retrieval.parts import (
     Parts,
     claim_parts,
-    columns_sum,
     embed_rows,
     image_facts,
+    label_facts,
     naming_memory,
     only_writer,
     tokenizer_sum,
@@ -79,7 +79,7 @@ from ..retrieval.protocols import Protocol
 from ..retrieval.queries import Expansion, as_expansion, expand_queries
 from ..retrieval.ranking import sides_of_lists
 from ..retrieval.shards import Shards, embed_shards, free_memory, in_memory, open_embeddings
-from ..retrieval.sides import one_model, two_sides
+from ..retrieval.sides import one_model, two_sides, warn_of_splits
 from ..retrieval.tracklets import POOLINGS, check_tracklets, pool_tracklets
 from ..training.folder import DONE, TRAINING, load_trained
 
@@ -502,7 +502,7 @@ class _CaptionRows:
                                            index=False)
         return dict(model=e.short, weights=e.checksum, n=len(self), tokenizer_sum=e.tokenizer_sum,
                     captions=zlib.crc32(texts.to_numpy().tobytes()),
-                    columns=columns_sum(frame[caption_columns(frame)]))
+                    **label_facts(frame[caption_columns(frame)]))
 
     def embed(self, first, end):
         "Embeddings of some rows, and nothing that was left out"
@@ -875,6 +875,7 @@ def calibrate_on(q:Embeddings | Shards | Path | str, # Labelled queries, or thei
     "A threshold from people who are known"
     check_rate(rate) # before the work
     q, g = two_sides(in_memory(open_features(q, 'query')), in_memory(open_features(g, 'gallery')))
+    warn_of_splits(q, g)
     distractors = no_person(q) & (q.pid == 0)
     if distractors.any(): q = q[~distractors]
     return calibrate(each_removed(search_scores(q, g)), rate)
@@ -905,7 +906,7 @@ def _known_people(sides):
                      'embed with identities (pid), or leave protocol out')
 
 
-_GIVEN = (*FIELDS, 'site', 'scenario', 'view', 'domain', 'pid_name', 'cam_name', 'note', 'unread')
+_GIVEN = (*FIELDS, 'site', 'scenario', 'view', 'domain', 'pid_name', 'cam_name', 'split', 'note', 'unread')
 
 
 def _own_labels(e):

@@ -452,6 +452,15 @@ def _world(source):
     return Crowd(table.where(split='train'), table.where(split='test'))
 
 
+def _warn_of_test(table, source):
+    "Say so where a manifest keeps people for testing, who are divided like all others here"
+    n_test = int((table['split'] == 'test').sum())
+    if not table.knows_split or n_test in (0, len(table)): return
+    warn_caller(f'data_root={source!r}: {n_test} of {len(table)} rows are of the split test, and people of all splits '
+                'take part in the divisions, so that the trained model has seen people of the test. Leave these rows '
+                'out of the manifest if the model is to be scored on them')
+
+
 def load_source(source:Source, # Where from
     images:str='sample', # Decode a sample, all, or none
     ) -> Crowd:
@@ -461,6 +470,7 @@ def load_source(source:Source, # Where from
     folders = source.folders or ('identity' if is_folder and not source.pattern else '')
     table = crops_table(source.data_root, folders, source.pattern, follow_links=source.follow_links, images=images)
     check_people(table, source.data_root)
+    if images != 'none': _warn_of_test(table, source.data_root)
     return Crowd(table, None)
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #106b20f3

@@ -139,6 +139,13 @@ def is_crops(name:str, # Given to the doctor
 def _count(n, one, many): return f'{n:,} {one if n == 1 else many}'
 
 
+def _of_splits(table):
+    "How many images each split has, or that nothing says so"
+    if not table.knows_split: return 'split: not said, so that all count as test (a manifest says it in a column split)'
+    counts = table['split'].value_counts()
+    return f"split: {', '.join(f'{split} {n:,}' for split, n in counts.items())}"
+
+
 def crops_text(table:ReidTable, # From `crops_table`
     source:str, # Where from
     ) -> str:
@@ -151,7 +158,7 @@ def crops_text(table:ReidTable, # From `crops_table`
     if n_unknown: text += f'; {n_unknown:,} of unknown people'
     if not people and any('/' in path for path in f.path):
         text += '\n  do: if each subfolder is a person, give -p folders=identity (or camera/identity)'
-    return '\n'.join([text, *(f'  left out: {what}' for what in table.left_out)])
+    return '\n'.join([text, f'  {_of_splits(table)}', *(f'  left out: {what}' for what in table.left_out)])
 
 
 def can_finetune(table:ReidTable, # Crops

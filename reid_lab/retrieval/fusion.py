@@ -99,6 +99,7 @@ class FusedScores(Scores):
             raise ValueError(f"weights={weights.tolist()}: they are at least 0, and one is more")
         self.bases, self.calibrations, self.weights = list(bases), list(calibrations), weights/weights.sum()
         self.shape, self.span = shapes.pop(), (-TIE_WEIGHT, 1 + TIE_WEIGHT)
+        self.depends_on_all = any(base.depends_on_all for base in bases)
 
     def block(self, lo:int, hi:int) -> torch.Tensor:
         total = None

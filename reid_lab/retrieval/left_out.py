@@ -154,13 +154,19 @@ class LeftOut:
         ) -> np.ndarray: # (n,) bool
         "Which pairs of one person are left out"
         out = np.zeros(len(query), bool)
-        for group in self.rule.groups:
-            meets = np.ones(len(query), bool)
-            for name in group:
-                codes = self.codes[plain_column(name)]
-                meets &= codes.other(query, image) if name.startswith(OTHER) else codes.equal(query, image)
-            out |= meets
+        for group in self.rule.groups: out |= self.in_group(group, query, image)
         return out
+
+    def in_group(self, group:tuple[str, ...], # One of those of the rule
+        query:np.ndarray, # (n,) positions of queries
+        image:np.ndarray, # (n,) positions of images of the same person
+        ) -> np.ndarray: # (n,) bool
+        "Which pairs of one person have all that one group of the rule names"
+        meets = np.ones(len(query), bool)
+        for name in group:
+            codes = self.codes[plain_column(name)]
+            meets &= codes.other(query, image) if name.startswith(OTHER) else codes.equal(query, image)
+        return meets
 
     def of_any_person(self, positions:np.ndarray, # (B,) queries
         ) -> tuple[np.ndarray, np.ndarray]: # (n,) places in `positions`, rising, and (n,) images

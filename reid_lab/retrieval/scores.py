@@ -27,6 +27,7 @@ NUMBERS = ('bool', 'uint8', 'int8', 'int16', 'int32', 'int64', 'float16', 'bfloa
 class Scores:
     "A query x gallery table of scores, higher is better, made block by block"
     shape, span = (0, 0), (-1., 1.)  # span: what mSD maps to [0,1]
+    depends_on_all = False # whether a score depends on the other rows too, as that of a re-ranking does
     def block(self, lo:int, # First query
         hi:int, # One past the last
         ) -> torch.Tensor: # (hi-lo, G) tensor; the next call may overwrite it
@@ -169,6 +170,7 @@ class _Columns(Scores):
     "Scores without the junk columns"
     def __init__(self, scores, keep):
         self.s, self.keep, self.shape, self.span = scores, keep, (scores.shape[0], len(keep)), scores.span
+        self.depends_on_all = scores.depends_on_all
     def block(self, lo, hi):
         b = self.s.block(lo, hi)
         return b.index_select(1, torch.as_tensor(self.keep, device=b.device))

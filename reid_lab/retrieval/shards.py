@@ -59,9 +59,9 @@ from reid_lab.retrieval.embeddings import (
 from .feature_files import FOREIGN, read_features, usual_keys
 from reid_lab.retrieval.parts import (
     claim_parts,
-    columns_sum,
     embed_rows,
     image_facts,
+    label_facts,
     naming_memory,
     only_writer,
     tokenizer_sum,
@@ -296,6 +296,8 @@ class Shards:
         left_out = [text for part in found for text in part.left_out]
         if left_out: self.meta['left_out'] = left_out
         kinds = {part.names for part in found}
+        if len(kinds) > 1: # the first shards may be of a version that kept no splits, which are unknown then
+            kinds = {tuple(name for name in names if name != 'split') for names in kinds}
         if len(kinds) > 1:
             raise ValueError(f"{self.folder}: shards differ in their columns, {sorted(kinds)[:2]}")
         self.names = list(kinds.pop())
@@ -493,7 +495,7 @@ class _Texts:
         self.frame, self.kw = caption_frame(what), dict(quiet=True) | kw
 
     def facts(self, check_content):
-        return dict(columns=columns_sum(self.frame[caption_columns(self.frame)]))
+        return label_facts(self.frame[caption_columns(self.frame)])
 
     def noted(self, model):
         "A context in which what is not read of all captions is said once, not for each shard"

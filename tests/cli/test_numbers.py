@@ -326,7 +326,7 @@ def test_embedded_roles_part_a_test_split_under_a_protocol(split_with_roles, cap
 
 @pytest.mark.parametrize("words, says", [
     (["--split", "val"], "--split val: no image is of that split; there are test (14), train (6)"),
-    (["--split", "train", "--role", "query"], "--role query: nothing says which images ask"),
+    (["--split", "train", "--role", "query"], "--role query: all images of the split train may ask and be searched"),
     (["--role", "query"], "images of several splits have it, or both; there are test (14), train (6). Add --split")])
 def test_splits_and_roles_that_are_not_there_are_refused(split_with_roles, words, says, capsys):
     given = ["embed", str(split_with_roles/"m.csv"), "--model", "bot_tiny", "--out", str(split_with_roles/"no"), *words]
@@ -339,6 +339,36 @@ def test_images_of_several_splits_are_said(split_with_roles, capsys):
     assert "several splits: test (14), train (6)" in capsys.readouterr().err
 
 
+def test_features_of_a_whole_dataset_are_scored_by_their_test_split(split_with_roles, capsys):
+    root = split_with_roles
+    for out, more in (("all", ()), ("tested", ("--split", "test"))):
+        assert main(["embed", str(root/"m.csv"), "--model", "bot_tiny", "--out", str(root/out), *more]) == 0
+    capsys.readouterr()
+    found = []
+    for name in ("all", "tested"):
+        assert main(["metrics", *[str(root/name)]*2, "--protocol", "market", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    for name in ("R1", "mAP", "n_query", "n_gallery"): assert found[0][name] == pytest.approx(found[1][name])
+    assert found[0]["rows"]["gallery"]["left_out"]["split is not test"] == 6 and found[0]["rows"]["split"] == "test"
+    assert main(["metrics", *[str(root/"all")]*2]) == 0
+    assert "several splits are compared, test (14), train (6)" in capsys.readouterr().err
+
+
+def test_a_manifest_without_splits_is_told_apart_from_a_test_split(split_with_roles, capsys):
+    root = split_with_roles
+    pd.read_csv(root/"m.csv").drop(columns="split").to_csv(root/"unsaid.csv", index=False)
+    words = ["embed", str(root/"unsaid.csv"), "--model", "bot_tiny", "--out", str(root/"unsaid")]
+    assert main([*words, "--split", "test"]) == 2
+    assert "--split test: nothing says of which split an image is" in capsys.readouterr().err
+    assert main(words) == 0 and "split" not in Embeddings.load(root/"unsaid").columns
+    assert main(["doctor", str(root/"unsaid.csv")]) == 0
+    assert "split: not said, so that all count as test" in capsys.readouterr().out
+    assert main(["metrics", *[str(root/"unsaid")]*2, "--protocol", "market"]) == 0
+    assert "split: unknown, so that rows of training would count too" in capsys.readouterr().out
+    assert main(["doctor", str(root/"m.csv")]) == 0
+    assert "split: test 14, train 6" in capsys.readouterr().out
+
+
 def test_what_a_protocol_scored_is_counted_beside_its_printed_counts(two_modalities, capsys):
     file = two_modalities
     assert main(["metrics", file, file, "--protocol", "sysu.indoor", "--json"]) == 0
@@ -347,11 +377,13 @@ def test_what_a_protocol_scored_is_counted_beside_its_printed_counts(two_modalit
     assert (rows["gallery"]["given"], rows["gallery"]["rows"]) == (96, 8)
     assert rows["gallery"]["left_out"] == {"modality is not visible": 32, "cam is not 1 or 2": 32, "not drawn": 24}
     assert rows["printed"] == dict(queries=3803, skipped=1595, gallery=112, people=96)
+    assert list(rows["pairs_left_out"]) == ["cam=3:2"] and rows["pairs_left_out"]["cam=3:2"] > 0
     assert main(["metrics", file, file, "--protocol", "sysu.indoor"]) == 0
     text = capsys.readouterr().out
     assert "took part: 32 of 96 queries, 8 of 96 gallery images; left out: queries, modality is not infrared" in text
     assert "printed: 3,803 queries, 1,595 skipped, 112 gallery" in text
     assert "another number here of queries and gallery" in text
+    assert f"pairs of a query and an image left out: cam=3:2: {rows['pairs_left_out']['cam=3:2']:,}" in text
 
 
 def test_a_bias_report_has_the_average_precision_of_its_protocol_and_says_which_it_is(two_modalities, capsys, tmp_path):

@@ -218,3 +218,10 @@ def test_files_outside_the_root_and_images_that_are_no_files_are_not_packed(crop
 def test_options_of_a_folder_are_refused_for_a_packed_one(folder):
     with pytest.raises(ValueError, match="folders='identity' is for"): crops_table(folder, "identity")
     with pytest.raises(PackedError, match="holds no 'x.jpg'"): PackedImages(folder)(["x.jpg"])
+
+
+def test_splits_that_nobody_said_are_not_made_up(crops, tmp_path):
+    crops = ReidTable(crops.frame.drop(columns="split"), crops.root, name="crops")
+    pack_table(crops, tmp_path/"packed", quiet=True)
+    back = packed_table(tmp_path/"packed")
+    assert not back.knows_split and (back["split"] == "test").all()

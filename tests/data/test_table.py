@@ -405,3 +405,13 @@ def test_a_row_of_a_manifest_is_named_by_file_and_line(tmp_path, name, text, lin
 def test_captions_of_a_manifest_are_named_by_line(tmp_path):
     (tmp_path/"m.jsonl").write_text('{"path": "a.png"}\n{"path": "b.png", "caption": 5}\n')
     with pytest.raises(ValueError, match="captions of line 2 of m.jsonl"): manifest_table(tmp_path/"m.jsonl")
+
+
+def test_a_table_knows_whether_its_splits_were_said(folder):
+    said, unsaid = table(), ReidTable(frame().drop(columns="split"), None, by_path, "u")
+    assert said.knows_split and said.where(split="test").knows_split and not unsaid.knows_split
+    assert not unsaid.take(slice(2)).knows_split and unsaid.assign(split="train").knows_split
+    assert (said + unsaid).knows_split and not (unsaid + unsaid).knows_split
+    by_name = ReidTable.from_folder(folder, r"(?P<pid>\d+)", cam=-1)
+    assert not by_name.knows_split and (by_name["split"] == "test").all()
+    assert ReidTable.from_folder(folder, r"(?P<pid>\d+)", cam=-1, split="train").knows_split

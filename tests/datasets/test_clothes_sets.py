@@ -141,5 +141,5 @@ def test_export_needs_the_clothes_and_says_what_has_no_place(tmp_path):
 def test_rows_that_take_part_in_a_protocol(protocol, asks, searched, draws, by_hand):
     name = protocol.partition(".")[0].replace("celeb", "celeb-reid")
     t = load_dataset(name, by_hand[name])
-    plan = apply_protocol(protocol, t.query().frame, t.gallery().frame)
+    plan = apply_protocol(t.query().frame, t.gallery().frame, protocol)
     assert [(len(d.queries), len(d.gallery)) for d in plan.draws] == [(asks, searched)] * draws

@@ -180,12 +180,12 @@ def test_any_number_is_a_name_and_what_has_no_place_is_told(tmp_path):
 def test_protocols_on_loaded_folders(ag, prai):
     for protocol, root, asks, searched in (("ag-reid.a2g", ag, 1, 2), ("ag-reid.g2a", ag, 1, 1), ("prai", prai, 1, 2)):
         t = load_dataset({"AG-ReID": "ag-reid"}.get(root.name, "prai-1581"), root)
-        drawn, = apply_protocol(protocol, t.query().frame, t.gallery().frame).draws
+        drawn, = apply_protocol(t.query().frame, t.gallery().frame, protocol).draws
         assert (len(drawn.queries), len(drawn.gallery)) == (asks, searched)
 
 
 def test_experiments_on_a_loaded_folder(ag2):
     t = load_dataset("ag-reid-v2", ag2)
     for protocol, searched in (("exp1", 2), ("exp2", 1), ("exp4", 1), ("exp5", 1)):
-        drawn, = apply_protocol(f"ag-reid-v2.{protocol}", t.query().frame, t.gallery().frame).draws
+        drawn, = apply_protocol(t.query().frame, t.gallery().frame, f"ag-reid-v2.{protocol}").draws
         assert (len(drawn.queries), len(drawn.gallery)) == (1, searched)

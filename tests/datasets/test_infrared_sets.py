@@ -254,5 +254,5 @@ def test_a_protocol_on_a_loaded_folder(protocol, asks, searched, request):
     "People 6 (cameras 1, 2) and 25 (4, 5) of SYSU-MM01: one image of each person and camera is drawn, ten at most"
     root = request.getfixturevalue(protocol.partition(".")[0])
     t = load_dataset({"SYSU-MM01": "sysu-mm01"}.get(root.name, root.name.lower()), root)
-    plan = apply_protocol(protocol, t.query().frame, t.gallery().frame)
+    plan = apply_protocol(t.query().frame, t.gallery().frame, protocol)
     assert {(len(drawn.queries), len(drawn.gallery)) for drawn in plan.draws} == {(asks, searched)}

@@ -86,7 +86,7 @@ def naive_draws(protocol, q, g):
     found = []
     for trial in range(draw.times):
         random.seed(trial)
-        if draw.lists: drawn = [r for r in rows if 1 <= side[f"{draw.lists}{trial + 1}"].iloc[r] <= draw.k]
+        if draw.list_prefix: drawn = [r for r in rows if 1 <= side[f"{draw.list_prefix}{trial + 1}"].iloc[r] <= draw.k]
         else:
             drawn = []
             cams = conditions.values("cam") or sorted(map(str, side.cam.unique()))

@@ -10,6 +10,7 @@ from reid_lab.losses.clothes import clothes_adversarial, clothes_classification
 from reid_lab.meta.clothes import CALStep, clothes_owners
 from reid_lab.training.checkpoints import load_state, save_state
 from reid_lab.training.learner import Learner, Plain
+from reid_lab.training.settings import plain_settings
 
 OWNER = np.array([0, 0, 1, 1])
 
@@ -90,6 +91,13 @@ def test_owners_are_people_of_the_table():
         clothes_owners(ReidTable(frame.drop(columns="clothes"), "."))
     with pytest.raises(ValueError, match="2 rows have no clothes"):
         clothes_owners(ReidTable(frame.assign(clothes=[None, 1, 2, 1, None]), "."))
+
+
+def test_a_training_with_other_owners_does_not_go_on_unseen():
+    "An array beyond 64 values is described by its shape alone"
+    many, swapped = np.arange(100), np.arange(100)[::-1].copy()
+    facts = [plain_settings(strategy=CALStep(owner)) for owner in (many, many.copy(), swapped)]
+    assert facts[0] == facts[1] != facts[2]
 
 
 def test_what_it_cannot_do_is_refused():

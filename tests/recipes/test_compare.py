@@ -4,6 +4,7 @@ import pytest
 from helpers.compare import model
 from PIL import Image
 
+from reid_lab.analysis.compare import CompareSettings
 from reid_lab.recipes.compare import Entry, SetOptions, compare, distinct, kind_of, open_set, read_entry
 from reid_lab.recipes.crops import embed_once
 from reid_lab.retrieval.embeddings import Embeddings
@@ -113,3 +114,13 @@ def test_captions_ask_for_images():
 def test_what_does_not_fit(store, monkeypatch, entries, on, message):
     monkeypatch.chdir(store)
     with pytest.raises((ValueError, FileNotFoundError), match=message): compare(entries, on)
+
+
+def test_a_rule_of_another_benchmark_is_refused():
+    f = model("a", .5, 0)
+    sides = [e.assign(modality=[kind]*len(e)).with_emb(e.emb, data="regdb")
+             for e, kind in ((f.q, "infrared"), (f.g, "visible"))]
+    found = compare(dict(a=tuple(sides)), settings=CompareSettings(protocol="regdb.t2v"))
+    assert "split: unknown" in " ".join(found.remarks())
+    with pytest.raises(ValueError, match="sysu.all' is of sysu-mm01, and these are features of regdb"):
+        compare(dict(a=tuple(sides)), settings=CompareSettings(protocol="sysu.all"))

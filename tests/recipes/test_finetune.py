@@ -324,3 +324,14 @@ def test_a_run_on_a_folder_ends_in_a_model_and_the_command_that_uses_it(people, 
     assert main(words) == 0 and (tmp_path/"features").exists()
     for line in notes.splitlines():
         if line.strip().startswith("reid_lab"): parser().parse_args(shlex.split(line)[1:])
+
+
+def test_people_of_a_test_split_are_named_before_they_are_trained_on(tmp_path, recwarn):
+    rows = [dict(path=f"{i}.png", pid=i // 2, split="test" if i < 4 else "train") for i in range(16)]
+    for row in rows: Image.new("RGB", (16, 32), (row["pid"]*9, 0, 0)).save(tmp_path/row["path"])
+    pd.DataFrame(rows).drop(columns="split").to_csv(tmp_path/"unsaid.csv", index=False)
+    ft.load_source(ft.Source(data_root=str(tmp_path/"unsaid.csv")))
+    assert not [w for w in recwarn if "split test" in str(w.message)]
+    pd.DataFrame(rows).to_csv(tmp_path/"m.csv", index=False)
+    with pytest.warns(UserWarning, match="4 of 16 rows are of the split test"):
+        ft.load_source(ft.Source(data_root=str(tmp_path/"m.csv")))

@@ -1,5 +1,6 @@
 "Scores of each draw: by a plain loop over the draws, and equal to plain scores where a draw changes nothing"
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from reid_lab.retrieval.draws import protocol_sides
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
 from reid_lab.retrieval.protocols import PROTOCOLS
+from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.rerank import rerank_itm, rerank_k_reciprocal
 from reid_lab.retrieval.scores import MatrixScores, scores_of
 
@@ -118,3 +120,24 @@ def test_features_of_tracks_are_pooled_before_they_are_re_ranked():
     scores = rerank_k_reciprocal(e, e, k1=4, k2=2, protocol="mars.official")
     got = retrieval_metrics(e, e, scores=scores, per_query=True)
     assert (got["n_gallery"], len(got["per_query"]["AP"]), scores.shape) == (24, 24, (72, 72))
+
+
+def test_a_re_ranking_among_rows_that_take_no_part_is_said():
+    "SYSU: all neighbours of infrared queries may be infrared images, which the protocol does not search"
+    e = features(table_for("sysu.all", 3, 200))
+    q, g = e, e.assign()
+    among_all = rerank_k_reciprocal(q, g, k1=4, k2=2)
+    for score in (lambda s: retrieval_metrics(q, g, scores=s, protocol="sysu.all"),
+                  lambda s: rank(q, g, scores=s, protocol="sysu.all")):
+        with pytest.warns(UserWarning, match="among all rows given.*rerank_k_reciprocal\\(q, g, protocol='sysu.all'"):
+            score(among_all)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "these scores were made among all rows")
+            score(rerank_k_reciprocal(q, g, k1=4, k2=2, protocol="sysu.all"))
+            score(MatrixScores((q.unit().emb @ g.unit().emb.T).numpy()))
+
+
+def test_scores_of_draws_are_shown_by_protocol_and_size():
+    q, g, scores = small()
+    assert re.fullmatch(r"DrawScores\(sysu.all: 10 draws, \d+ queries and \d+ images given, \d+ x \d+ in the first\)",
+                        repr(scores))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.protocols import features, for_protocol, naive_draws, naive_scores, some_table
+from helpers.protocols import features, for_protocol, is_junk, naive_draws, naive_scores, some_table
 from hypothesis import assume, given, settings, strategies as st
 
 import reid_lab.retrieval.metrics as metrics
@@ -36,7 +36,7 @@ def test_every_name_against_a_plain_loop(name, seed):
     one_row = replace(protocol, measure=replace(protocol.measure, pooling=""))   # every track has one row here
     if protocol.without_queries: q = f[:16]
     sim = rng.integers(0, 6, (len(q), len(g)))/6
-    try: plan = apply_protocol(protocol, q, g)
+    try: plan = apply_protocol(q, g, protocol)
     except ValueError: assume(False)
     for draw, (asks, searched) in zip(plan.draws, naive_draws(protocol, q, g)):
         assert draw.queries.tolist() == sorted(asks) and draw.gallery.tolist() == sorted(searched)
@@ -119,7 +119,7 @@ def test_draws_are_those_of_the_cited_program():
             for pid in (100, 6, 31) for cam in (5, 4, 2, 1, 3) for n in (3, 1, 12)]
     f = pd.DataFrame(rows).sample(frac=1, random_state=0).reset_index(drop=True)
     for name, cams in (("sysu.all", (1, 2, 4, 5)), ("sysu.indoor", (1, 2))):
-        plan = apply_protocol(name, f, f)
+        plan = apply_protocol(f, f, name)
         for trial, draw in enumerate(plan.draws):
             random.seed(trial)
             want = [random.choice(sorted(f"cam{cam}/{pid:04}/{n:04}.jpg" for n in (3, 1, 12)))
@@ -187,7 +187,7 @@ def test_what_cannot_be_scored_is_refused(wrong, says):
 
 
 def test_missing_columns_are_a_missing_column():
-    with pytest.raises(MissingColumn): apply_protocol("ltcc.cc", dict(pid=[1], cam=[1]), dict(pid=[1], cam=[1]))
+    with pytest.raises(MissingColumn): apply_protocol(dict(pid=[1], cam=[1]), dict(pid=[1], cam=[1]), "ltcc.cc")
 
 
 def test_records_read_like_a_methods_section():
@@ -212,9 +212,9 @@ def test_tracks_that_both_files_number_from_0_are_not_taken_for_each_other():
     q = dict(pid=[1, 2], cam=[0, 0], track=[0, 1])
     g = dict(pid=[2, 1, 2], cam=[1, 1, 0], track=[0, 1, 2])
     with pytest.raises(ValueError, match="track 0 is of person 1 among the queries and of person 2 in the gallery"):
-        apply_protocol("mars.torchreid", q, g)
+        apply_protocol(q, g, "mars.torchreid")
     numbered_together = dict(g, track=[2, 3, 1])
-    plan = apply_protocol("mars.torchreid", q, numbered_together)
+    plan = apply_protocol(q, numbered_together, "mars.torchreid")
     assert plan.gallery().tolist() == [0, 1]    # the last one is the track that asks
 
 
@@ -270,18 +270,18 @@ def test_roles_that_leave_nobody_or_are_none_are_refused():
 def test_covered_images_ask_and_whole_ones_are_searched():
     levels = dict(pid=[1, 1, 2, 2, 1], cam=[1]*5, occluded=[.4, 0., 0., .1, np.nan])
     for column in (levels["occluded"], ["True", "False", "no", "1", ""], [True, False, False, True, None]):
-        plan = apply_protocol("p-duke", dict(levels, occluded=column), dict(levels, occluded=column))
+        plan = apply_protocol(dict(levels, occluded=column), dict(levels, occluded=column), "p-duke")
         assert (plan.queries().tolist(), plan.gallery().tolist()) == ([0, 3], [1, 2])
     bare = dict(pid=[1], cam=[1])
     with pytest.raises(MissingColumn, match="needs the column 'occluded', which the queries lack"):
-        apply_protocol("occluded-reid", bare, bare)
+        apply_protocol(bare, bare, "occluded-reid")
     with pytest.raises(ValueError, match="no row of the queries has occluded 1; there are 0"):
-        apply_protocol("occluded-reid", dict(bare, occluded=[0]), dict(bare, occluded=[0]))
+        apply_protocol(dict(bare, occluded=[0]), dict(bare, occluded=[0]), "occluded-reid")
 
 
 def test_tracks_of_camera_1_ask_in_ilids():
     tracks = dict(pid=[1, 1, 2, 2], cam=[1, 2, 2, 1], track=[0, 1, 2, 3])
-    plan = apply_protocol("ilids-vid", tracks, tracks)
+    plan = apply_protocol(tracks, tracks, "ilids-vid")
     assert (plan.queries().tolist(), plan.gallery().tolist()) == ([0, 3], [1, 2])
 
 
@@ -296,9 +296,9 @@ def test_numbers_of_cameras_that_are_not_those_of_the_dataset_are_refused(name, 
     names = [f"{i:02}" for i in range(n)]
     f = pd.DataFrame(dict(pid=np.arange(n) % 3, cam=np.resize(cams, n), path=names, track=range(n)))
     f["modality"] = np.where(f.cam.isin([2, 5]), "infrared", "visible")
-    with pytest.raises(ValueError, match=re.escape(says)): apply_protocol(name, f, f)
+    with pytest.raises(ValueError, match=re.escape(says)): apply_protocol(f, f, name)
     names = dict(zip(cams, "ABC" if name.startswith("prcc") else map(str, range(1, 7))))
-    plan = apply_protocol(name, *[f.assign(cam_name=f.cam.map(names))]*2)
+    plan = apply_protocol(*[f.assign(cam_name=f.cam.map(names))]*2, name)
     if name == "sysu.indoor": assert set(f.cam[plan.gallery()]) == {0, 1}
     if name.startswith("prcc"): assert set(f.cam[plan.queries()]) == {cams[2]}
 
@@ -307,12 +307,12 @@ def test_draws_from_equal_paths_or_from_no_places_are_refused():
     f = pd.DataFrame(dict(pid=[1, 1, 2, 2], cam=[1, 1, 1, 1], path=["a", "a", "a", "b"], modality="visible"))
     asks = f.assign(modality="infrared")
     with pytest.raises(ValueError, match="several rows of one pid and cam have 'a': give each row its own path"):
-        apply_protocol("sysu.all", asks, f)
-    apply_protocol("sysu.all", asks, f.assign(path=["a", "b", "a", "b"]))      # of two people they may be equal
+        apply_protocol(asks, f, "sysu.all")
+    apply_protocol(asks, f.assign(path=["a", "b", "a", "b"]), "sysu.all")      # of two people they may be equal
     for places, says in (([True, False, True, False], "holds 'True'"), (["first", "", "1", "2"], "holds 'first'")):
         lists = {f"draw{trial}": places for trial in range(1, 11)}
         with pytest.raises(ValueError, match=f"column 'draw1' {says}; it must hold the place"):
-            apply_protocol("sysu.all-official", asks, f.assign(**lists))
+            apply_protocol(asks, f.assign(**lists), "sysu.all-official")
 
 
 def test_a_protocol_says_which_columns_it_reads_and_how_its_parts_are_written():
@@ -345,3 +345,49 @@ def test_matches_in_the_same_clothes_are_those_of_the_cited_program(seed):
     assume(hits)
     got = metrics_from_similarity(sim, q.pid, g.pid, columns(q), columns(g), protocol="ltcc.same-clothes")
     assert [got["R1"], got["mAP"], got["n_skipped"]] == pytest.approx([100*np.mean(hits), 100*np.mean(aps), skipped])
+
+
+# ---------------------------------------------------------------- pairs that do not count
+
+def naive_pairs(protocol, q, g, draws):
+    "Pairs that do not count, by the first cause that holds; means over draws"
+    counts = {}
+    for asks, searched in draws:
+        for i in asks:
+            for j in searched:
+                a, b = q.iloc[i], g.iloc[j]
+                groups = [c for c in protocol.junk.groups if a.pid != -1 and is_junk(Junk(all=c), a, b)]
+                values = [(c, x, y) for c, x, y in protocol.junk.pairs if str(a[c]) == x and str(b[c]) == y]
+                if b.pid == -1: cause = "nobody (pid -1)"
+                elif groups: cause = "+".join(groups[0])
+                elif values: cause = "{}={}:{}".format(*values[0])
+                elif a.path == b.path: cause = "itself"
+                else: continue
+                counts[cause] = counts.get(cause, 0) + 1
+    return {cause: n/len(draws) for cause, n in counts.items()}
+
+
+@pytest.mark.parametrize("rule", [
+    Junk("cam"), Junk("cam", "clothes"), Junk("cam+clothes"), Junk(), Junk("cam", "other:clothes"),
+    Junk("clothes", pairs=dict(cam=[(3, 2), (4, 2), (3, 3)], view=[("aerial", "ground")]))])
+@pytest.mark.parametrize("draw", [None, Draw(("pid",), k=4, times=3)])
+@pytest.mark.filterwarnings("ignore")
+def test_pairs_that_do_not_count_by_a_plain_loop(rule, draw):
+    f, _ = some_table(4)
+    e = features(f)
+    protocol = Protocol("own", "Own.", junk=rule, draw=draw, by_role=())
+    found = retrieval_metrics(e, e, protocol=protocol)
+    want = naive_pairs(protocol, f, f, list(naive_draws(protocol, f, f)))
+    assert found.pairs_left_out() == pytest.approx(want)
+    if draw is None:
+        want.pop("nobody (pid -1)")     # of whom nothing is scored without a protocol
+        assert retrieval_metrics(e, e, junk=rule).pairs_left_out() == pytest.approx(want)
+    assert sum(note.startswith("pairs of a query and an image left out: ") for note in found.notes()) == 1
+
+
+def test_a_protocol_that_leaves_out_every_match_has_a_remedy_of_its_own():
+    e = Embeddings(np.eye(4, dtype="float32"), [0, 0, 1, 1], [0, 0, 1, 1], columns=dict(clothes=[0, 0, 1, 1]))
+    for name in ("market", "ltcc.cc"):
+        with pytest.raises(ValueError, match=f"only in images that protocol='{name}' leaves out") as error:
+            retrieval_metrics(e, e.assign(), protocol=name)
+        assert "junk=" not in str(error.value)

@@ -7,7 +7,7 @@ from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import Ranker, rank, rivals
 from reid_lab.retrieval.shards import Shards, open_embeddings, write_shards
-from reid_lab.retrieval.sides import SameImages, one_model, one_numbering, same_images, two_sides
+from reid_lab.retrieval.sides import SameImages, one_model, one_numbering, same_images, two_sides, warn_of_splits
 
 
 def people(n=60, ids=12, dim=8, noise=1.5, seed=0, cams=None, **more):
@@ -184,3 +184,12 @@ def test_whole_numbers_at_one_distance_have_one_score(values, disk, tmp_path):
         assert (np.diff(exact[i, index[i]]) >= 0).all()
         equal = np.diff(exact[i, index[i]]) == 0
         assert (np.diff(score[i])[equal] == 0).all() and (np.diff(score[i])[~equal] < 0).all()
+
+
+def test_rows_of_several_splits_are_said(recwarn):
+    e = Embeddings(np.eye(4, dtype="float32"), [0, 1, 0, 1])
+    train, test = (e.assign(split=[split]*4) for split in ("train", "test"))
+    for q, g in ((e, e), (train, train), (train, e), (test, None)): warn_of_splits(q, g)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"several splits are compared, train \(4\), test \(4\)"):
+        retrieval_metrics(train, test)

@@ -57,7 +57,7 @@ from ...retrieval.junk import AUTO, Junk, as_junk, junk_words
 from ...retrieval.left_out import SideColumns, apply_junk
 from ...retrieval.protocols import AP, Protocol, as_protocol, given_protocol, refuse_two_rules
 from ...retrieval.scores import DISTANCES
-from ...retrieval.sides import same_images, two_sides
+from ...retrieval.sides import same_images, two_sides, warn_of_splits
 from ...tta.dart3 import Dart3Lite, LiteSettings
 
 # %% ../../../nbs/12_analysis/80_bias/70_audit.ipynb #bc24ab2a
@@ -130,7 +130,10 @@ def _chosen(q, g, audit):
                              'not given; give both sides, or the same features twice')
         _check_side('g', g)
     sides = chosen_sides(q, g, audit.protocol, audit.draw, audit.junk)
-    if sides is None: return _Chosen(q, g, audit.junk, None)
+    if sides is None:
+        _check_side('q', q)
+        warn_of_splits(q, g)
+        return _Chosen(q, g, audit.junk, None)
     return _Chosen(sides.q, sides.g, sides.junk, sides)
 
 
@@ -642,13 +645,18 @@ def _of_clusters(n_clustered, n_images):
             "what shuffled cameras stay below in 19 of 20 cases.")
 
 
+def _in_sentences(plan):
+    "What takes part, and what does not"
+    return [f'{sentence[0].upper()}{sentence[1:]}.' for sentence in plan.words()]
+
+
 def _of_protocol(sides):
     "Which draw of which protocol is audited, and what its scores would be beside these"
     if sides is None: return []
     words = sides.words()
     out = [f'{words[0].upper()}{words[1:]}: {len(sides.q):,} queries ask and {len(sides.g):,} images are searched.',
            f'AP is {AP[sides.rule.measure.ap]}.',
-           *(f'{sentence[0].upper()}{sentence[1:]}.' for sentence in sides.plan.words())]
+           *_in_sentences(sides.plan)]
     if sides.rule.measure.cmc != 'images':
         out.append(f'Here R1 is that of images; in the protocol {sides.rule.measure.words()} '
                    f'`reid_lab metrics --protocol {sides.protocol.name}` has its scores.')
@@ -660,7 +668,7 @@ def _record_of_protocol(sides):
     if sides is None: return {}
     protocol = sides.protocol
     return dict(name=protocol.name, draw=sides.draw, n_draws=protocol.n_draws, ap=protocol.measure.ap,
-                rows=sides.plan.record())
+                rows=sides.plan.record(), said=_in_sentences(sides.plan))
 
 
 def _notes(task, measured, verdict, searched):
