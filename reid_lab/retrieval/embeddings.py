@@ -258,10 +258,15 @@ def where(self:Embeddings, **conditions:object, # Column = value, several values
     return self[keep]
 
 # %% ../../nbs/06_retrieval/10_embeddings.ipynb #f45ece6f
+_UNSAID = dict(role='both', split='') # Column -> what holds where nothing is said: may ask and be searched; unknown
+
+
 def _with_all_roles(parts):
-    "The parts, with roles in each where one has them: without a word an image may ask and be searched"
-    if not any('role' in part.columns for part in parts): return parts
-    return [part if 'role' in part.columns else part.assign(role=np.full(len(part), 'both')) for part in parts]
+    "The parts, with roles and splits in each where one has them"
+    for name, unsaid in _UNSAID.items():
+        if not any(name in part.columns for part in parts): continue
+        parts = [part if name in part.columns else part.assign(**{name: np.full(len(part), unsaid)}) for part in parts]
+    return parts
 
 
 def _check_tracklets(parts):
@@ -884,6 +889,7 @@ def further_columns(table:'ReidTable', # Of images
     out = {c: f[c].to_numpy() for c in ('site', 'scenario', 'view', 'domain') if c in f}
     # where every image may ask and be searched the roles say nothing
     if 'role' in f and (f.role != 'both').any(): out['role'] = f.role.to_numpy(str)
+    if table.knows_split: out['split'] = f.split.to_numpy(str)
     chosen = getattr(table, 'further', ()) if columns is None else as_list(columns)
     known = [c for c in f if c not in (*FIELDS, *out, 'captions', 'attrs', 'split', 'role', 'pid_name', 'cam_name')]
     for c in () if columns is None else chosen: check_choice('columns', c, known)
@@ -940,6 +946,7 @@ def _table_captions(table):
     f = table.text_queries(None)
     further = {c: _plain_column(table.frame[c])[f.row] for c in table.further if c not in f}
     if 'modality' in further: further['modality'] = np.full(len(f), 'text') # of the sentence, not of its image
+    if table.knows_split: further['split'] = table.frame.split.to_numpy(str)[f.row]
     f = f.assign(**further)
     f.attrs['further'] = [*further]
     return f

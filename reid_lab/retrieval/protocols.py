@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CMC', 'AP', 'POOLED', 'SIDES', 'VISIBLE', 'INFRARED', 'NOTHING', 'FIRST_PROGRAM', 'PROTOCOLS', 'Rows', 'Draw',
-           'Measure', 'Counts', 'Protocol', 'near_names', 'refuse_two_rules', 'given_protocol', 'as_protocol']
+           'Measure', 'Counts', 'Protocol', 'near_names', 'refuse_foreign', 'refuse_two_rules', 'given_protocol',
+           'as_protocol']
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #f4cc9bb2
 import difflib
@@ -101,8 +102,8 @@ class Draw:
     k:int=1 # Rows of each group; all of a smaller one
     times:int=10 # Trials
     of:str='gallery' # The side that is drawn from, or 'queries'
-    order:str='path' # Column that orders the rows of a group
-    lists:str='' # Columns `{lists}1`, `{lists}2` ... hold the place of a row in a trial; '' draws at random
+    order_by:str='path' # Column that orders the rows of a group
+    list_prefix:str='' # Of columns that hold the place of a row in a trial: `draw` of `draw1` ...; '' draws at random
     rest_asks:bool=False # Queries that were drawn for the gallery do not ask
 
     def __post_init__(self):
@@ -115,20 +116,22 @@ class Draw:
     def list_column(self, trial:int, # From 0
         ) -> str:
         "The column that holds the places of a trial"
-        return f'{self.lists}{trial + 1}'
+        return f'{self.list_prefix}{trial + 1}'
 
     @property
     def columns(self) -> tuple[str, ...]: # Each once
         "The columns that the side needs"
-        if self.lists: return tuple(self.list_column(trial) for trial in range(self.times))
-        return tuple(dict.fromkeys([*self.per, self.order]))
+        if self.list_prefix: return tuple(self.list_column(trial) for trial in range(self.times))
+        return tuple(dict.fromkeys([*self.per, self.order_by]))
 
     def words(self) -> str: # Without a full stop
         "The draw as a part of a sentence"
         number = 'one image' if self.k == 1 else f'{self.k} images'
         group = _joined([column_word(name) for name in self.per])
         how = f'with random.seed(0) to random.seed({self.times - 1})'
-        if self.lists: how = f'by the lists of the dataset, columns {self.lists}1 to {self.lists}{self.times}'
+        if self.list_prefix:
+            first, last = self.columns[0], self.columns[-1]
+            how = f'by the lists of the dataset, columns {first} to {last}'
         rest = '; the others ask' if self.rest_asks else ''
         return f'{number} for each {group}, drawn {self.times} times {how}{rest}'
 
@@ -200,10 +203,12 @@ class Protocol:
     dispute:str='' # What programs do differently, in sentences
     by_role:tuple[str, ...]=SIDES # Sides whose rows are chosen by their column `role` too, where there is one
     together:tuple[str, ...]=() # Modalities that make one question, a row of each; (): every row asks alone
+    datasets:tuple[str, ...]=() # Of which it names values, keys of `DATASETS`; features of others are refused
 
     def __post_init__(self):
         object.__setattr__(self, 'by_role', tuple(self.by_role))
         object.__setattr__(self, 'together', tuple(self.together))
+        object.__setattr__(self, 'datasets', tuple(self.datasets))
         if self.together: self._check_together()
         for side in self.by_role: check_choice('by_role', side, SIDES)
         parts = dict(queries=Rows, gallery=Rows, junk=Junk, measure=Measure, counts=Counts)
@@ -234,6 +239,12 @@ class Protocol:
         "Whether the rule of junk says it all: every row takes part, once, and ranks are those of images"
         every_row = not (self.queries or self.gallery or self.draw or self.without_queries)
         return every_row and self.measure == Measure()
+
+    @property
+    def names_values(self) -> bool:
+        "Whether it holds for data alone whose columns have its values: cameras, modalities, lists"
+        drawn = self.draw is not None and bool(self.draw.list_prefix)
+        return bool(self.queries.conditions or self.gallery.conditions or self.junk.pairs or drawn)
 
     @property
     def needs_roles(self) -> bool:
@@ -444,7 +455,7 @@ def _sysu(mode, k, official):
     return Protocol(name, about, queries=Rows(modality=INFRARED),
                     gallery=Rows(modality=VISIBLE, cam=_SYSU_CAMERAS[mode]),
                     junk=Junk(pairs={'cam': [(3, 2)]}),
-                    draw=Draw(('pid', 'cam'), k, lists='draw' if official else ''),
+                    draw=Draw(('pid', 'cam'), k, list_prefix='draw' if official else ''),
                     measure=Measure('identities'),
                     source=_SYSU_OFFICIAL if official else 'mangye16/DDAG:data_manager.py',
                     counts=Counts(3803, _SYSU_SKIPPED[mode], _SYSU_ROWS[mode, k], 96,
@@ -635,7 +646,19 @@ _OTHERS = [
              dispute='A rule of this library, not of the tool.'),
 ]
 
-PROTOCOLS = {protocol.name: protocol for protocol in
+_NAMED = {'prcc': 'prcc', 'occluded-reid': 'occluded-reid', 'p-duke': 'p-dukemtmc-reid', 'sysu': 'sysu-mm01',
+          'regdb': 'regdb', 'llcm': 'llcm', 'ag-reid': 'ag-reid', 'ag-reid-v2': 'ag-reid-v2', 'ilids-vid': 'ilids-vid',
+          'orbench': 'orbench'} # First part of the name of a protocol that names values -> dataset
+
+
+def _of_its_dataset(protocol):
+    "A protocol with the dataset whose values it names"
+    first = protocol.name.partition('.')[0]
+    if not protocol.names_values or protocol.datasets or first not in _NAMED: return protocol
+    return replace(protocol, datasets=(_NAMED[first],))
+
+
+PROTOCOLS = {protocol.name: _of_its_dataset(protocol) for protocol in
              [*_PLAIN, *_CLOTHES, *_OCCLUDED, *_INFRARED, *_AERIAL, *_OTHERS]}
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #8262f08b
@@ -647,6 +670,20 @@ def near_names(name:str, # That is no protocol
     of_dataset = [known for known in PROTOCOLS if known.partition('.')[0] == dataset]
     alike = difflib.get_close_matches(name.lower(), PROTOCOLS, n=most, cutoff=.5)
     return list(dict.fromkeys([*(n for n in alike if n in of_dataset), *of_dataset, *alike]))[:most]
+
+
+def refuse_foreign(protocol:Protocol, # That is applied
+    *names:str, # Of the data, as features note them; '' where nothing is noted
+    ) -> None:
+    "Refuse features of one benchmark under a protocol that names the values of another"
+    if not protocol.datasets: return
+    own = {name: [p.name for p in PROTOCOLS.values() if name in p.datasets] for name in names}
+    for name, protocols in own.items():
+        if not protocols or name in protocol.datasets: continue
+        raise ValueError(f"protocol={protocol.name!r} is of {' and '.join(protocol.datasets)}, and these are features "
+                         f"of {name}: equal values of a column mean other things there. Protocols of {name} are "
+                         f"{', '.join(protocols)}. To apply the rule nevertheless: "
+                         f"protocol=dataclasses.replace(PROTOCOLS[{protocol.name!r}], datasets=())")
 
 
 def refuse_two_rules(protocol:Protocol, # That is applied

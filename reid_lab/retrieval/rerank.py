@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/06_retrieval/70_rerank.ipynb #638a57b4
 class ITMScores(Scores):
     "Cosine scores with match logits for the top k, made on demand; float64, so that 0.002 cosine survives"
+    depends_on_all = True
     def __init__(self, base:Scores, # Cosines
         index:np.ndarray, # (Q,k) gallery positions that were matched
         logit:np.ndarray | torch.Tensor, # (Q,k) their match logits
@@ -207,7 +208,7 @@ def _jaccard(V, columns, i): # (n,N) csr, (G,N) csc, row of V -> (G,)
 
 class KReciprocalScores(Scores):
     "Minus the mixed distance of queries and gallery; rows are made on demand"
-    span = (-1., 0.)
+    span, depends_on_all = (-1., 0.), True
     def __init__(self, dist:_Squared, # Squared distances of all images of both sides
         V:'csr_matrix', # (N,N) sparse rows of step 4
         n_query:int, # Queries come first
