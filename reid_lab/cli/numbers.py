@@ -339,6 +339,20 @@ def _merge(a):
     return 0
 
 
+def _predictions(a, where):
+    "`reid_lab results predictions`"
+    from reid_lab.core.basics import check_choice
+    from reid_lab.results.predictions import load_predictions, outcomes, predictions_table, registered_at
+    from reid_lab.results.rows import load_results
+    known = load_predictions()
+    if not known: raise ValueError('results/predictions.json holds no prediction yet; see the page Predictions')
+    for name in a.runs: check_choice('prediction', name, known)
+    found = outcomes(load_results(a.store, **where))
+    if a.runs: found = [one for one in found if one.prediction.name in a.runs]
+    print_table(predictions_table(found, registered_at()))
+    return 0
+
+
 def _results(a):
     "`reid_lab results`"
     from reid_lab.experiments.params import parse_value
@@ -347,6 +361,7 @@ def _results(a):
     if a.action == 'table': return _results_table(a, where)
     check_used(a, FORM_OPTIONS, 'is for `reid_lab results table`; leave it out')
     if a.action == 'merge': return _merge(a)
+    if a.action == 'predictions': return _predictions(a, where)
     if a.action == 'list':
         check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
         if _has_smoke_runs_alone(a, where):
@@ -371,10 +386,12 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     "Add `results` to the command line"
     c = command('results', _results,
                 'list runs, tabulate scores, add rows to our measurements, merge rows of others')
-    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish', 'merge'), default='list',
+    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish', 'merge', 'predictions'),
+                   default='list',
                    help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN',
-                   help='names of runs, or their folders; merge: files that `reid_lab reproduce run` wrote')
+                   help='names of runs, or their folders; merge: files that `reid_lab reproduce run` wrote; '
+                   'predictions: their names (default: all)')
     c.add_argument('--store', default='own',
                    help='own (default), measured, or a CSV file; merge: the JSON file of rows of others (default: '
                    'results/contributed.json)')
