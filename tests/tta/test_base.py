@@ -233,7 +233,8 @@ def test_draws_without_a_protocol_are_refused():
 def test_a_model_is_adapted_to_the_rows_of_a_draw(scene, name):
     net, _, _ = scene
     table, method = tiny_table(16, 3), ALL[name]
-    table = table.assign(cam_name=np.array(["a", "b", "c"])[table.frame.cam], asks=np.arange(len(table)) % 3 > 0)
+    table = table.assign(cam_name=np.array(["a", "b", "c"])[table.frame.cam], asks=np.arange(len(table)) % 3 > 0,
+                         split="test")
     raw = embed_images(net, table, encode="raw_features", quiet=True)
     own = Protocol("own", "Some images of c ask for one image of each person by a and b.", Rows(cam="c", asks=True),
                    Rows(cam=("a", "b")), draw=Draw(("pid",), times=3), by_role=())
