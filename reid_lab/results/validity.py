@@ -20,7 +20,7 @@ from ..core.basics import stream
 from ..core.statistics import mean_interval, wilson
 from .comparisons import Paired, paired_scores
 from .published import published_table
-from .rows import load_results, pick
+from .rows import pick
 
 # %% ../../nbs/04_results/87_validity.ipynb #41d4591b
 if TYPE_CHECKING:
