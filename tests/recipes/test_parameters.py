@@ -39,6 +39,7 @@ BAD = {  # parameter -> values that no experiment takes
     "train_on": ["rough"], "tests": ["rough"], "folders": ["identity"], "pattern": ["(?P<pid>x)"],
     "epochs": [-1, 10**9], "lora": [-1, 10**6], "layer_decay": [-.1, 1.1, math.nan],
     "lr": [-1., math.nan, 11.], "freeze": [-.1, 1., math.nan], "repeats": [-1, 10**6],
+    "protocol": [NOT_A_NAME, "sysu.al"], "draw": [-1, 10**6],
     "marks": [0, -1], "rounds": [0, -1], "order": ["worst"], "right": [-1., math.nan], "wrong": [-.1, math.inf]}
 CASES = [(name, parameter, value) for name, x in EXPERIMENTS.items() for parameter in x.parameters
          if parameter not in FREE for value in BAD[parameter]]
