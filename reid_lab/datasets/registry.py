@@ -41,6 +41,7 @@ from .sketch_sets import SKETCH_SETS
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
 from .tracklet_sets import TRACKLET_SETS
 from .unlabelled_sets import UNLABELLED_SETS
+from .wildlife_frames import WILDLIFE_SETS
 from .vehicle_sets import VEHICLE_SETS
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
@@ -235,6 +236,7 @@ DATASETS = Registry('dataset', { # it notes which module of yours adds a dataset
     **MULTIMODAL_SETS,
     **SKETCH_SETS,
     **UNLABELLED_SETS,
+    **WILDLIFE_SETS,
 })
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #cd36ba9d

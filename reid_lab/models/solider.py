@@ -97,9 +97,10 @@ class WindowAttention(nn.Module):
         mask:Tensor | None=None, # (n,N,N), added to the products
         ) -> Tensor: # (B,n,N,C)
         q, k, v = self.qkv(windows).unflatten(3, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)     # (B,n,heads,N,D)
-        products = q*q.shape[-1]**-.5 @ k.transpose(3, 4) + self.bias[self.index].permute(2, 0, 1)
-        if mask is not None: products = products + mask[:, None]
-        return self.proj((products.softmax(-1) @ v).transpose(2, 3).flatten(3))
+        added = self.bias[self.index].permute(2, 0, 1)          # (heads,N,N), broadcast over windows
+        if mask is not None: added = added + mask[:, None]
+        values = F.scaled_dot_product_attention(q, k, v, attn_mask=added)
+        return self.proj(values.transpose(2, 3).flatten(3))
 
 
 class SwinBlock(nn.Module):

@@ -156,6 +156,7 @@ TEST_SETS = { # key of a dataset -> its published test set
     'pku-sketch': PublishedSet('PKU-Sketch'),
     'synth-pedes': PublishedSet('SYNTH-PEDES'),
     'luperson': PublishedSet('LUPerson'),
+    'wildlife': PublishedSet('Wildlife'),
     'mars': PublishedSet('MARS'),
     'ilids-vid': PublishedSet('iLIDS-VID'),
     'dukemtmc-videoreid': PublishedSet('DukeMTMC-VideoReID'),
