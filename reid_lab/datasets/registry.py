@@ -41,8 +41,8 @@ from .sketch_sets import SKETCH_SETS
 from .text_sets import TEXT_SETS, annotation_notes, load_mals, load_text_set, text_files
 from .tracklet_sets import TRACKLET_SETS
 from .unlabelled_sets import UNLABELLED_SETS
-from .wildlife_frames import WILDLIFE_SETS
 from .vehicle_sets import VEHICLE_SETS
+from .wildlife_frames import WILDLIFE_SETS
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #eb0501ef
 FACTS = ('captions', 'cameras', 'image_queries', 'splits')
