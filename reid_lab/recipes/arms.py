@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEYS', 'START', 'PRESETS', 'plain_scheme', 'score_features', 'Arm', 'Size', 'Comparison', 'comparison', 'rates_of',
-           'arm_settings', 'arm_world', 'train_arm', 'run_arm', 'chance_of_protocol', 'arm_row']
+           'arm_settings', 'arm_world', 'train_arm', 'run_arm', 'chance_of_protocol', 'stored_row_of_arm']
 
 # %% ../../nbs/14_recipes/52_arms.ipynb #d8d409b6
 from collections.abc import Callable, Mapping
@@ -205,7 +205,7 @@ def chance_of_protocol(table:ReidTable, # That is searched
     return {key: float(np.mean([scores[key] for scores in found])) for key in ('R1', 'mAP', 'mINP')}
 
 # %% ../../nbs/14_recipes/52_arms.ipynb #7f5cc413
-def arm_row(compared:Comparison, # Of which the setting is one
+def stored_row_of_arm(compared:Comparison, # Of which the setting is one
     row:dict, # Of `run_arm`, with `seed`
     setting:dict, # Its own
     preset:str, # Of the run

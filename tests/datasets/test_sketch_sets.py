@@ -49,7 +49,7 @@ def test_rows_by_the_lists(pku):
     assert got["sketch/113.jpg"] == [113, "0", "sketch", "a", "query"]
     assert got["photo/113_04_10254.jpg"][-1] == "gallery"
     test = t.where(split="test")
-    plan = apply_protocol("pku-sketch", test.frame, test.frame)
+    plan = apply_protocol(test.frame, test.frame, "pku-sketch")
     assert test["path"][plan.queries()].tolist() == ["sketch/113.jpg"]
     assert test["path"][plan.gallery()].tolist() == ["photo/113_04_10254.jpg", "photo/113_06_22087.jpg"]
     report = str(doctor("pku-sketch", pku))

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 
 from reid_lab.data.loaders import ModalityOrder
-from reid_lab.recipes.arms import PRESETS, START, Arm, arm_row, arm_settings, arm_world, chance_of_protocol, comparison
+from reid_lab.recipes.arms import (
+    PRESETS,
+    START,
+    Arm,
+    arm_settings,
+    arm_world,
+    chance_of_protocol,
+    comparison,
+    stored_row_of_arm,
+)
 from reid_lab.recipes.conditions import STUDIES, run_study
 from reid_lab.retrieval.protocols import PROTOCOLS
 
@@ -52,7 +61,7 @@ def test_rows_name_arm_protocol_and_budget():
     rows = run_study(dict(name="start"), "infrared", "smoke", seed=1)
     study = STUDIES["infrared"]
     assert [row["test"] for row in rows] == ["llcm.i2v", "llcm.v2i"] and {row["images_seen"] for row in rows} == {0}
-    kept = arm_row(study, dict(rows[0], seed=1), dict(name="start"), "smoke", "world-smoke-infrared")
+    kept = stored_row_of_arm(study, dict(rows[0], seed=1), dict(name="start"), "smoke", "world-smoke-infrared")
     assert kept["dataset"] == "world-smoke-infrared llcm.i2v" and kept["selection"] == "none" and kept["steps"] == 0
     assert str(kept["setting"]) == "Start alone (control), llcm.i2v"
 
