@@ -53,7 +53,7 @@ def agreement_chart(table:'pd.DataFrame', # From `reid_lab.results.validity.vali
             ax.plot(lines.printed, lines.here, ls='', marker=marker, color=colour, ms=4, label=label)
         ax.axhline(0, color='#555555', lw=.6)
         ax.axvline(0, color='#555555', lw=.6)
-        ticks = [t for t in (-30, -10, -3, -1, 0, 1, 3, 10, 30) if abs(t) <= most]
+        ticks = [t for t in (-100, -10, -1, 0, 1, 10, 100) if abs(t) <= most]
         names = [f'{t:+d}' if t else '0' for t in ticks]
         ax.set_xscale('symlog', linthresh=_LINEAR)
         ax.set_yscale('symlog', linthresh=_LINEAR)
@@ -61,6 +61,6 @@ def agreement_chart(table:'pd.DataFrame', # From `reid_lab.results.validity.vali
         ax.set_xticks(ticks, names)
         ax.set_yticks(ticks, names)
         ax.minorticks_off()
-        ax.set(xlabel='printed difference in mAP (points)', ylabel='difference on the World (points)')
+        ax.set(xlabel='printed (points of mAP)', ylabel='on the World (points of mAP)')
         fig.legend(loc='outside lower center', ncols=3)
     return fig

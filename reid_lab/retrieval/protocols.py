@@ -648,7 +648,7 @@ _OTHERS = [
 
 _NAMED = {'prcc': 'prcc', 'occluded-reid': 'occluded-reid', 'p-duke': 'p-dukemtmc-reid', 'sysu': 'sysu-mm01',
           'regdb': 'regdb', 'llcm': 'llcm', 'ag-reid': 'ag-reid', 'ag-reid-v2': 'ag-reid-v2', 'ilids-vid': 'ilids-vid',
-          'pku-sketch': 'pku-sketch', 'orbench': 'orbench'} # First part of the name of a protocol that names values -> dataset
+          'pku-sketch': 'pku-sketch', 'orbench': 'orbench'} # first part of a name -> dataset
 
 
 def _of_its_dataset(protocol):

@@ -14,7 +14,18 @@ from PIL import Image
 
 from reid_lab import figures
 from reid_lab.datasets.registry import dataset_title
-from reid_lab.figures import cameras, captioning, captions, charts, comparisons, explain, ranked_lists, style, views
+from reid_lab.figures import (
+    agreement,
+    cameras,
+    captioning,
+    captions,
+    charts,
+    comparisons,
+    explain,
+    ranked_lists,
+    style,
+    views,
+)
 from reid_lab.recipes.camel_settings import TITLES as CAMEL
 from reid_lab.recipes.dmg import TITLES as DMG
 
@@ -122,6 +133,16 @@ def caption_lists():
     return captions.caption_lists(dict.fromkeys(SETTINGS[:3], (q, g)), images(12))
 
 
+def differences():
+    "Printed differences of five papers and those on a World, one far out"
+    rng = np.random.default_rng(0)
+    printed = rng.normal(0, 2, 40)
+    here = printed + rng.normal(0, 2, 40)
+    printed[0], here[0] = 25., -30.
+    return pd.DataFrame(dict(paper=np.repeat(["DART3", "CAMeL", "DMG-Net", "CFAM", "CFAN"], 8), printed=printed,
+                             spread=.5, here=here, low=here - 1, high=here + 1))
+
+
 FIGURES = {
     "ranked_lists": lambda: ranked_lists.ranked_lists(*ranked(list(DMG.values())[:6])),
     "ranked_lists, captions": lambda: ranked_lists.ranked_lists(*ranked(SETTINGS[:3], captions=True)),
@@ -141,6 +162,8 @@ FIGURES = {
                                                      ["Market-1501", "MSMT17", "CUHK-SYSU", WORLD])),
     "score_against_time": lambda: comparisons.score_against_time(compared()[0]),
     "paired_differences": lambda: comparisons.paired_differences(compared()[1], "BoT"),
+    "agreement_chart": lambda: agreement.agreement_chart(differences()),
+    "agreement_chart, narrow": lambda: agreement.agreement_chart(differences(), width=2.2),
     "calibration_curves": lambda: comparisons.calibration_curves(
         {name: (np.linspace(0, 1, 5), np.linspace(0, 1, 5)**2) for name in SETTINGS[:4]}),
     "camera_map": lambda: cameras.camera_map(dict.fromkeys(METHODS[:3], points()), column="cvpr-full"),
