@@ -62,5 +62,5 @@ def agreement_chart(table:'pd.DataFrame', # From `reid_lab.results.validity.vali
         ax.set_yticks(ticks, names)
         ax.minorticks_off()
         ax.set(xlabel='printed (points of mAP)', ylabel='on the World (points of mAP)')
-        fig.legend(loc='outside lower center', ncols=3)
+        fig.legend(loc='outside lower center', ncols=3 if w > 3 else 2)
     return fig
