@@ -249,10 +249,12 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
     q, g = one_numbering(source.q, source.g, ('pid',))
     pids = q.pid, g.pid
     columns = _shared_columns(features, _columns_to_share(settings))
-    sides = [labelled_side(pid, of_side) for pid, of_side in zip(pids, columns)]
-    for f in features if settings.protocol is not None else (): refuse_unfit(settings.protocol, f.q, f.g)
-    plan = settings.protocol and apply_protocol(*sides, settings.protocol)
-    rule = settings.protocol.junk if plan else apply_junk(settings.junk, *sides).rule
+    queries, gallery = (labelled_side(pid, of_side) for pid, of_side in zip(pids, columns))
+    plan = None
+    if settings.protocol is not None:
+        for f in features: refuse_unfit(settings.protocol, f.q, f.g)
+        plan = apply_protocol(queries, gallery, settings.protocol)
+    rule = settings.protocol.junk if plan else apply_junk(settings.junk, queries, gallery).rule
     if not rule and not plan: columns = None, None
     pairs = [same_images(f.q, f.g) for f in features]
     rows = [np.concatenate([getattr(pair, side) for pair in pairs]) for side in ('query', 'image')]
