@@ -111,7 +111,7 @@ def moved(stored, again):
             continue
         for x, y in zip(NUMBER.findall(a), NUMBER.findall(b)):
             digit = 10.**-len(x.partition(".")[2].partition("e")[0]) if "." in x else 0.
-            far = 1.01*digit if exact else 1 + .25*max(abs(float(x)), abs(float(y)))
+            far = 1.01*digit if exact else 2 + .25*max(abs(float(x)), abs(float(y)))
             if abs(float(x) - float(y)) > far: found.append(f"cell {cell}: {y}, stored: {x}, in {a[:120]!r}")
     return found
 
