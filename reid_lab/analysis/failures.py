@@ -89,7 +89,9 @@ def _take_sides(q, g, how):
     "The sides of a draw, if a protocol is given, and in `how` what remains for them"
     protocol, draw = how.pop('protocol', None), how.pop('draw', 0)
     if protocol is None and isinstance(how.get('scores'), DrawScores): protocol = how['scores'].protocol
-    if protocol is not None: check_asked(q, (given := as_protocol(protocol)).together, given.name)
+    if protocol is not None:
+        given = as_protocol(protocol)
+        check_asked(q, given.together, given.name)
     sides = chosen_sides(q, g, protocol, draw, as_junk(how.get('junk', AUTO)))
     if sides is None: return None
     how['junk'] = sides.junk

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .crops import check_junk_columns, check_known, check_rows, how_known
+from .crops import check_junk_columns, check_known, check_protocol_columns, check_rows, how_known
 from .options import COUNT, SEED, add_junk, add_protocol, check_used, draw_of, junk_of, protocol_of, share
 from .output import FORMATS, listing, pairs, print_table, stoppable
 from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
@@ -79,14 +79,7 @@ def _check_protocol_columns(a, q, g):
     from reid_lab.retrieval.left_out import SideColumns
     protocol = protocol_of(a)
     for side, path, features in (('queries', a.query, q), ('gallery', a.gallery, g)):
-        have = SideColumns(features).names
-        missing = [name for name in protocol.columns(side) if name not in have]
-        if not missing: continue
-        where = how_known('cam') if missing[0] == 'cam' else (
-            f"It has {', '.join(sorted(have))}; `reid_lab embed` keeps the columns of a manifest and the groups of "
-            '--pattern')
-        raise ValueError(f'{path} has no column {missing[0]!r}, which --protocol {protocol.name} reads for its {side}. '
-                         f'{where}; or score by a rule alone, such as --junk cam')
+        check_protocol_columns(protocol, side, path, SideColumns(features).names)
 
 
 def _metrics(a):

@@ -23,7 +23,7 @@ from ..core.pickles import read_plain_pickle
 from ..data.images import folder_files
 from ..data.table import Finding, ReidTable, TableError
 from .image_sets import first_few, name_findings, write_images
-from .record import Dataset, Layout, no_junk
+from .record import Dataset, Layout, Unfit, no_junk
 
 # %% ../../nbs/07_datasets/16_ground_air_sets.ipynb #16c0a006
 AERIAL_CAMERA, WORN_CAMERA, FIXED_CAMERA = 0, 2, 3   # the letter C of names
@@ -170,10 +170,8 @@ def unfit_ground_air(table:ReidTable, # To be written
     dataset:str, # Key of `GROUND_AIR_FORMS`
     ) -> list[Finding]:
     "What the layout of a set has no place for"
-    f, found = table.frame, no_junk(table)
-
-    def add(rows, what, remedy):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    f, found = table.frame, Unfit(no_junk(table))
+    add = found.add
 
     add(f.split == 'val', 'the layout has no subset for split val',
         "table.where(split=['train', 'test']), or call them train")
@@ -283,10 +281,8 @@ def prai_rows(table:ReidTable, # Any table
 def unfit_prai(table:ReidTable, # To be written
     ) -> list[Finding]:
     "What the layout of PRAI-1581 has no place for"
-    f, found = table.frame, no_junk(table)
-
-    def add(rows, what, remedy):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    f, found = table.frame, Unfit(no_junk(table))
+    add = found.add
 
     add(~f.cam.isin([0, 1]), 'cameras outside 0..1', 'table.where(cam=[0, 1])')
     add(f.split == 'val', 'validation people are not written',

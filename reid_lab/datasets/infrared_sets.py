@@ -21,7 +21,7 @@ from ..core.files import BROKEN
 from ..data.images import folder_files
 from ..data.table import SPLITS, Finding, ReidTable, TableError
 from .image_sets import first_few, name_findings, write_images
-from .record import Dataset, Layout, no_junk
+from .record import Dataset, Layout, Unfit, no_junk
 
 # %% ../../nbs/07_datasets/14_infrared_sets.ipynb #14c0a006
 VISIBLE, INFRARED = 'visible', 'infrared'
@@ -369,10 +369,8 @@ def unfit_infrared(table:ReidTable, # To be written, with the column modality
     ) -> list[Finding]:
     "What the layout of a set has no place for"
     form = INFRARED_FORMS[check_choice('dataset', dataset, INFRARED_FORMS)]
-    f, found = table.frame, no_junk(table)
-
-    def add(rows, what, remedy):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    f, found = table.frame, Unfit(no_junk(table))
+    add = found.add
 
     other = ~f.modality.isin([VISIBLE, INFRARED])
     add(other, 'a modality is neither visible nor infrared', "table.where(modality=['visible', 'infrared'])")

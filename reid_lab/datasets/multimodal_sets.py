@@ -20,7 +20,7 @@ from ..core.basics import check_choice
 from ..data.images import folder_files
 from ..data.table import Finding, ReidTable, TableError
 from .image_sets import first_few, name_findings, write_images
-from .record import Dataset, Layout, no_junk
+from .record import Dataset, Layout, Unfit, no_junk
 from .text_sets import read_json, read_records, write_json
 
 # %% ../../nbs/07_datasets/22_multimodal_sets.ipynb #07d38513
@@ -222,10 +222,8 @@ def orbench_rows(table:ReidTable, # Any table with the column modality
 def unfit_orbench(table:ReidTable, # To be written, with the column modality
     ) -> list[Finding]:
     "What the layout of ORBench has no place for"
-    f, found = table.frame, no_junk(table)
-
-    def add(rows, what, remedy):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    f, found = table.frame, Unfit(no_junk(table))
+    add = found.add
 
     add(~f.modality.isin(_FOLDER), 'a modality has no folder', f'table.where(modality={[*_FOLDER]})')
     add(f.split == 'val', 'the layout has no subset for split val',

@@ -18,7 +18,7 @@ from ..core.basics import check_choice
 from ..data.images import folder_files
 from ..data.table import Finding, ReidTable, TableError
 from .image_sets import first_few, name_findings, write_images
-from .record import Dataset, Layout, no_junk
+from .record import Dataset, Layout, Unfit, no_junk
 
 # %% ../../nbs/07_datasets/19_sketch_sets.ipynb #58dbfd17
 PHOTO, SKETCH = 'visible', 'sketch' # Values of the column `modality`
@@ -141,10 +141,8 @@ def sketch_rows(table:ReidTable, # Any table with the column modality
 def unfit_sketch(table:ReidTable, # To be written, with the column modality
     ) -> list[Finding]:
     "What the layout of PKU-Sketch has no place for"
-    f, found = table.frame, no_junk(table)
-
-    def add(rows, what, remedy):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    f, found = table.frame, Unfit(no_junk(table))
+    add = found.add
 
     add(~f.modality.isin([PHOTO, SKETCH]), 'a modality has no folder', f"table.where(modality={[PHOTO, SKETCH]})")
     add(f.split == 'val', 'the layout has no subset for split val', "table.where(split=['train', 'test'])")

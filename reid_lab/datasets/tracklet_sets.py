@@ -23,7 +23,7 @@ from ..data.images import folder_files
 from ..data.table import Finding, ReidTable, TableError
 from .folder_sets import FolderSet, ImageFolder, folder_dataset, folder_layout, load_folder_set
 from .image_sets import first_few, name_findings, write_images
-from .record import Dataset, Layout, no_junk
+from .record import Dataset, Layout, Unfit, no_junk
 
 # %% ../../nbs/07_datasets/17_tracklet_sets.ipynb #17c0a005
 @dataclass(frozen=True)
@@ -309,11 +309,9 @@ def unfit_tracklets(table:ReidTable, # To be written, with the column track
     ) -> list[Finding]:
     "What the layout of a set has no place for"
     check_choice('dataset', dataset, ('mars', 'ilids-vid'))
-    f, found = table.frame, [] if dataset == 'mars' else no_junk(table)
+    f, found = table.frame, Unfit([] if dataset == 'mars' else no_junk(table))
     remedy = f'LAYOUTS[{dataset!r}].rows(table) takes the rows that have a place'
-
-    def add(rows, what):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    add = partial(found.add, remedy=remedy)
 
     add(f.track < 0, 'rows of no track (-1) have no place in this layout')
     add(f.split == 'val', 'the layout has no subset for split val')

@@ -18,7 +18,7 @@ from ..core.basics import check_choice
 from ..data.table import Finding, ReidTable, TableError
 from .folder_sets import FolderSet, ImageFolder, folder_dataset, folder_layout
 from .image_sets import first_few, write_images
-from .record import Dataset, Layout, no_junk
+from .record import Dataset, Layout, Unfit, no_junk
 
 # %% ../../nbs/07_datasets/18_vehicle_sets.ipynb #229097c8
 _VERI_NAMES = dict(pattern=r'(?P<pid>\d{4})_c(?P<cam>0(?:0[1-9]|1\d|20))_(?P<n>\d{8}_\d+)',
@@ -158,11 +158,9 @@ def unfit_vehicles(table:ReidTable, # To be written
     ) -> list[Finding]:
     "What the lists of a set have no place for"
     check_choice('dataset', dataset, VEHICLE_LISTS)
-    f, found = table.frame, no_junk(table)
+    f, found = table.frame, Unfit(no_junk(table))
     remedy = f'LAYOUTS[{dataset!r}].rows(table) takes the rows that have a place'
-
-    def add(rows, what):
-        if rows.any(): found.append(Finding('error', what, f'{rows.sum()} rows', remedy))
+    add = partial(found.add, remedy=remedy)
 
     add(f.split == 'val', 'the layout has no list for split val')
     test = f.split == 'test'
