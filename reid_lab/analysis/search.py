@@ -34,7 +34,7 @@ from ..models.weights.seen import Seen, seen_by
 from ..moved import forward
 from ..retrieval.draws import ProtocolSides
 from ..retrieval.embeddings import Embeddings, embed_texts, encode_images
-from ..retrieval.junk import Junk, as_junk
+from ..retrieval.junk import NONE, Junk, as_junk
 from ..retrieval.left_out import compared_labels
 from ..retrieval.ranking import RetrievalResult, rank
 from ..retrieval.shards import Shards
@@ -192,6 +192,7 @@ class Answer:
     parts:Parts | None = None # Of a question of several parts
     chance:ByChance | None = None # Best scores of random sentences in this gallery; None: not computed
     sides:ProtocolSides | None = None # Draw of a protocol whose rows the lists are of; None: of all rows
+    junk:Junk | str = NONE # What the lists leave out
 
     def __len__(self): return len(self.result)
 
@@ -329,7 +330,7 @@ def find(q:Embeddings, # Questions, see `ask`, or any queries
         questions, gallery = _with_everybody(questions), _with_everybody(gallery, len(questions))
     index, score = rank(questions, gallery, min(k, len(g)), junk=rule, scores=scores, chunk=chunk)
     labelled = cast(Embeddings, g) # lists look up labels only, which a gallery on disk has as well
-    return Answer(RetrievalResult(index, score, q, labelled), threshold, seen_by({**q.meta, **g.meta}))
+    return Answer(RetrievalResult(index, score, q, labelled), threshold, seen_by({**q.meta, **g.meta}), junk=rule)
 
 # %% ../../nbs/12_analysis/70_search.ipynb #18d26dbf
 def written_at(features:Embeddings | Shards, # Or some rows of them

@@ -35,6 +35,7 @@ from ..figures.views import CardWords, list_card, message_card
 from ..models.page_towers import MOST_BYTES, NoTower, packed, page_tower
 from ..models.weights.seen import Seen, seen_by
 from ..retrieval.embeddings import Embeddings
+from ..retrieval.junk import NONE, Junk
 from ..retrieval.scores import unit_rows
 from ..retrieval.shards import Shards
 from .marking import PairMarks, asked_side, found_side
@@ -77,6 +78,7 @@ class SearchPage(SceneView):
         self.folder = Path(folder)
         self.seen = seen_by(scene.g.meta) if doubts.seen is None else doubts.seen
         self.chance = doubts.chance
+        self.junk: Junk | str = NONE    # what the lists of stored queries leave out
         self.n_searched = 0     # images, where a page may hold those alone that were found
         self.why_not: str | None = None # the last page answers no sentence itself; empty: it does
         self._last: '_Question | None' = None   # embedded last
@@ -138,15 +140,17 @@ def _embedded_question(self:SearchPage):
 @patch
 def answer(self:SearchPage, query:int | None) -> Answer | None: # Row -> None if nothing is asked
     "What is found for the question, or for a query if there is none"
+    junk = None     # a typed question has no camera
     if self.question.strip(): q = self._embedded_question().embedded
-    elif query is not None: q = self.scene.q[[query]]
+    elif query is not None: q, junk = self.scene.q[[query]], self.junk
     else: return None
     if self.refined and q.meta.get('kind') != 'combined': # a mark is of one sentence or image
         marks = self.marks.counted
         if any(map(len, marked_rows(q, self.scene.g, marks))):
-            return find(refine(q, self.scene.g, marks), self.scene.g, self.k) # no threshold holds for it
+            moved = refine(q, self.scene.g, marks)
+            return find(moved, self.scene.g, self.k, junk=junk)     # no threshold holds for it
     distance = None if self.threshold else self.scene.distance # else that of the threshold
-    return find(q, self.scene.g, self.k, self.threshold, distance)
+    return find(q, self.scene.g, self.k, self.threshold, distance, junk=junk)
 
 # %% ../../nbs/15_widgets/50_search.ipynb #e1c6dea4
 @patch
@@ -516,5 +520,5 @@ def answer_page(answer:Answer, # From `reid_lab.analysis.search.find` or `reid_l
     if answer.parts is not None: scene.q_thumb.height = 256     # several images in one picture
     page = SearchPage(scene, model, answer.threshold, doubts=Doubts(answer.seen, answer.chance),
                       k=answer.result.index.shape[1], **state)
-    page.n_searched = n_searched
+    page.n_searched, page.junk = n_searched, answer.junk
     return page

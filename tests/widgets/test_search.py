@@ -2,11 +2,13 @@
 import numpy as np
 import pytest
 import torch
+from helpers.protocols import table_for
 from helpers.views import MODEL, make_scene
 
 from reid_lab.analysis.open_set import Threshold
 from reid_lab.analysis.search import ask, find, image_notes, with_chance
 from reid_lab.models.zoo import create_model
+from reid_lab.recipes.crops import matches
 from reid_lab.retrieval.embeddings import Embeddings, embed_images
 from reid_lab.retrieval.shards import Shards, write_shards
 from reid_lab.widgets.failures import FailureBrowser, _drawn
@@ -126,3 +128,18 @@ def test_a_gallery_on_disk_is_in_the_page_if_it_is_small(tmp_path, monkeypatch):
     monkeypatch.setattr("reid_lab.widgets.search.MOST_IMAGES", 20)
     page = answer_page(answer, model=clip)
     assert len(page.scene.g) == 3 and "30 images are searched" in page.page_facts()["why"]
+
+
+@pytest.mark.parametrize("junk, protocol, draw", [
+    ("cam", None, 0), ("none", None, 0), (None, "market", 0), (None, "ltcc.cc", 0), (None, "sysu.all", 3)])
+def test_a_page_lists_what_the_answer_lists(junk, protocol, draw):
+    "What a rule leaves out of the lists is left out of the page, too"
+    f = table_for(protocol or "market", 3, 90).reset_index(drop=True)
+    own = {name: f[name].to_numpy() for name in f if name not in ("path", "pid", "cam")}
+    e = Embeddings(torch.randn(len(f), 8, generator=torch.manual_seed(0)), f.pid.to_numpy(), f.cam.to_numpy(),
+                   path=[f"{n}.jpg" for n in range(len(f))], columns=own)
+    answer = matches(e, e, 5, junk=junk, protocol=protocol, draw=draw)
+    page = answer_page(answer)
+    for row in range(len(answer)):
+        listed = [int(item["row"]) for item in page.found(row)["items"]]
+        assert listed == [i for i in answer.result.index[row].tolist() if i >= 0], row
