@@ -7,7 +7,7 @@ __all__ = ['NEEDED', 'UNKNOWN', 'SPLIT_COLUMNS', 'ASKS', 'WILDLIFE_SETS', 'wildl
 
 # %% ../../nbs/07_datasets/29_wildlife_frames.ipynb #de963a2a
 import math
-from ast import literal_eval
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,17 +21,23 @@ from .record import Dataset
 
 # %% ../../nbs/07_datasets/29_wildlife_frames.ipynb #2f44d5ce
 NEEDED = ('identity', 'path')   # Columns that every frame has
-UNKNOWN = 'unknown'             # Identity of an animal that nobody knows
+UNKNOWN = 'unknown'             # Identity of an animal that nobody knows, in any letters
 SPLIT_COLUMNS = ('split', 'original_split')     # In this order; a frame need not have one
 ASKS = dict( # who asks whom -> what becomes of the rows
     test='images of test ask other images of test: animals of training are others (a disjoint split)',
     train='images of test ask those of training, the database (a closed or open split); no row is left to train on')
-_PARTS = dict(train='train', database='train', val='val', valid='val', validation='val', test='test', query='test')
+_PARTS = dict(train='train', training='train', database='train', val='val', valid='val', validation='val',
+              test='test', query='test')
 
 
 def _check_frame(frame):
     "Refuse a frame without what every one has"
-    for column in NEEDED: check_choice('column of a frame', column, list(frame.columns), 'An entry each is needed.')
+    missing = [column for column in NEEDED if column not in frame]
+    if missing:
+        raise ValueError(f"the frame lacks {' and '.join(missing)}, which every frame of wildlife-datasets has; it has "
+                         f"{', '.join(map(str, frame.columns))}. Rename them: "
+                         f"frame.rename(columns=dict(NAME={missing[0]!r}))")
+    if frame.empty: raise ValueError('the frame has no row')
     empty = frame[list(NEEDED)].isna().any(axis=1)
     if empty.any():
         remedy = f"write {UNKNOWN!r} for an animal that nobody knows"
@@ -55,15 +61,28 @@ def _splits(frame, column):
 
 def _numbers(names):
     "(N,) a number for each name in their order; -1 for the unknown"
-    known = sorted(set(names) - {UNKNOWN})
-    number = {name: n for n, name in enumerate(known)} | {UNKNOWN: -1}
-    return names.map(number).to_numpy(np.int64)
+    known = sorted({name for name in names if name.lower() != UNKNOWN})
+    number = {name: n for n, name in enumerate(known)}
+    return names.map(number).fillna(-1).to_numpy(np.int64)
+
+
+def _days(values):
+    "(N,) days as text, so that two times of one day are equal; other texts as they are, empty where nothing is said"
+    texts = values.astype(object).where(values.notna(), '').astype(str)
+    days = pd.to_datetime(texts.where(texts != ''), errors='coerce', format='mixed')
+    return days.dt.strftime('%Y-%m-%d').where(days.notna(), texts).to_numpy(object)
+
+
+def _texts(values):
+    "(N,) texts, empty where nothing is said"
+    return values.astype(object).where(values.notna(), '').astype(str).to_numpy(object)
 
 
 def _box(value):
     "The box of a row, from a list or its text; None where there is none"
-    if isinstance(value, str): value = literal_eval(value) if value.strip() else None
     if value is None or (isinstance(value, float) and math.isnan(value)): return None
+    if isinstance(value, str): value = re.findall(r'-?\d+(?:\.\d+)?', value)
+    if not len(value): return None
     if len(value) != 4: raise ValueError(f'bbox={value!r} has {len(value)} numbers; x, y, width and height are needed')
     return Box(*map(float, value))
 
@@ -75,6 +94,14 @@ def _paths(frame, boxes):
     whole = 'boxes=True cuts them; leave it out for whole images.'
     check_choice('column of a frame', 'bbox', list(frame.columns), whole)
     return np.array([str(Region(path, _box(box))) for path, box in zip(paths, frame.bbox)], object)
+
+
+def _check_no_database(frame, column):
+    "Refuse a split of queries and their database where images of test would ask each other"
+    said = set() if column is None else set(frame[column].astype(str).str.lower()) & {'query', 'database'}
+    if said:
+        raise ValueError(f"column {column!r} holds {' and '.join(sorted(said))}, so that some images ask the others; give "
+                         "asks='train'")
 
 
 def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `camera`, `date`, `bbox` and more
@@ -95,14 +122,17 @@ def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `came
     f['cam'] = pd.factorize(frame.camera.astype(str), sort=True)[0] if 'camera' in frame else -1
     f['identity'] = identity.to_numpy(object)
     for own in as_list(keep):
-        if own in frame: f[own] = frame[own].astype(str).to_numpy(object)
-    if asks == 'train':
-        if column is None or not {'train', 'test'} <= set(part):
-            raise ValueError("asks='train' needs rows of training and of test; the frame has "
-                             f"{', '.join(sorted(set(part)))} in column {column!r}: leave asks out, or name the column "
-                             "(split=)")
+        if own in frame: f[own] = _days(frame[own]) if own == 'date' else _texts(frame[own])
+    if asks == 'test': _check_no_database(frame, column)
+    else:
+        if not {'train', 'test'} <= set(part):
+            where = 'no column says the split'
+            if column: where = f"column {column!r} has {', '.join(sorted(set(part)))}"
+            raise ValueError(f"asks='train' needs rows of training and of test, and {where}: leave asks out, or name "
+                             'another column (split=)')
         f['role'] = np.where(part == 'test', 'query', 'gallery')
-        f = f[part != 'val'].assign(split='test')
+        f = f[part != 'val'].copy()
+        f['split'] = 'test'     # unknown animals of the database stay: they are never scored
     lost = (f.pid == -1) & (f.split != 'test')      # nobody to train on, or to choose by
     table = ReidTable(f[~lost].reset_index(drop=True), root, name=name)
     if lost.any(): table.left_out = [f'{int(lost.sum())} rows of training or validation whose animal is unknown']

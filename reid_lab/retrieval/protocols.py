@@ -633,16 +633,16 @@ _OTHERS = [
              counts=Counts(50, gallery=100, people=50, source='BV003/ReIDBaseline:data/PKUSketchRE-ID_V1/idx'),
              dispute='The archive has no split. Programs draw 50 people anew, or share lists in a folder idx: '
                      'numbers of two papers are of one split only where both read the same lists.'),
-    Protocol('wildlife', 'Images ask for other images of the same animal.', junk=NOTHING, by_role=(),
+    Protocol('wildlife', 'Images ask for other images of the same animal.', junk=NOTHING,
              source='WildlifeDatasets/wildlife-datasets:docs/dataframe.md',
              dispute='Images of one video or day, which nearly repeat each other, count: see wildlife.video '
                      'and wildlife.date.'),
     Protocol('wildlife.video', 'Images ask for images of the same animal in other videos.',
-             junk=Junk('video'), by_role=(), variant_of='wildlife',
+             junk=Junk('video'), variant_of='wildlife',
              source='WildlifeDatasets/wildlife-datasets:docs/dataframe.md',
              dispute='A rule of this library, not of the tool.'),
     Protocol('wildlife.date', 'Images ask for images of the same animal on other days.', junk=Junk('date'),
-             by_role=(), variant_of='wildlife', source='WildlifeDatasets/wildlife-datasets:docs/dataframe.md',
+             variant_of='wildlife', source='WildlifeDatasets/wildlife-datasets:docs/dataframe.md',
              dispute='A rule of this library, not of the tool.'),
 ]
 

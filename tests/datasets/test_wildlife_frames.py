@@ -69,13 +69,34 @@ def test_what_is_no_frame_is_refused(tmp_path):
 def test_the_split_is_that_of_its_column(tmp_path):
     frame = a_frame(6).assign(identity="t1")
     assert set(wildlife_table(frame.drop(columns="split"), tmp_path)["split"]) == {"test"}
-    parts = ["train", "valid", "database", "query", "Test", "val"]
+    parts = ["train", "valid", "training", "test", "Test", "val"]
     renamed = frame.rename(columns=dict(split="my_split")).assign(my_split=parts)
     named = wildlife_table(renamed, tmp_path, split="my_split")
     assert named["split"].tolist() == ["train", "val", "train", "test", "test", "val"]
     both = frame.assign(original_split="train")
     assert wildlife_table(both, tmp_path)["split"].tolist() == frame.split.tolist()     # `split` comes first
     assert set(wildlife_table(both, tmp_path, split="original_split")["split"]) == {"train"}
+
+
+def test_queries_and_their_database_are_told_apart(tmp_path):
+    "Or all images would ask all, and those of the database be left out"
+    frame = a_frame(6).assign(split=["database"]*3 + ["query"]*3, identity=["a", "b", "Unknown"]*2)
+    with pytest.raises(ValueError, match="database and query.*asks='train'"): wildlife_table(frame, tmp_path)
+    table = wildlife_table(frame, tmp_path, asks="train")
+    assert table["role"].tolist() == ["gallery"]*3 + ["query"]*3 and table["pid"].tolist() == [0, 1, -1]*2
+    e = Embeddings(np.eye(6, dtype="float32"), table["pid"].to_numpy(), path=table["path"].tolist(),
+                   columns={name: table[name].to_numpy() for name in ("role", "split")})
+    assert retrieval_metrics(e, e, protocol="wildlife")["n_query"] == 2       # of 3, one is unknown
+
+
+def test_two_times_of_one_day_are_one_date_and_nothing_is_none(tmp_path):
+    frame = a_frame(5).assign(identity="t1")
+    dates = ["2020-01-01 10:00:00", "2020-01-01 18:30:00", "2020-01-02", None, "spring"]
+    table = wildlife_table(frame.assign(date=dates), tmp_path)
+    assert table["date"].tolist() == ["2020-01-01", "2020-01-01", "2020-01-02", "", "spring"]
+    boxes = [[1, 2, 3, 4], "[1, 2, 3, 4]", "1 2 3 4", None, ""]
+    paths = wildlife_table(frame.assign(bbox=boxes), tmp_path, boxes=True)["path"]
+    assert [path.partition("#")[2] for path in paths] == ["xywh=1,2,3,4"]*3 + ["", ""]
 
 
 @pytest.mark.parametrize("protocol, column", [
@@ -87,7 +108,7 @@ def test_a_rule_is_that_of_a_plain_loop(protocol, column, seed):
     table = wildlife_table(frame, ".")
     emb = np.random.default_rng(seed).normal(size=(len(frame), 6)).astype("float32")
     emb /= np.linalg.norm(emb, axis=1, keepdims=True)
-    columns = {name: table[name].to_numpy() for name in ("date", "video", "split")}
+    columns = {name: table[name].to_numpy() for name in ("date", "video", "role", "split")}
     e = Embeddings(emb, table["pid"].to_numpy(), path=table["path"].tolist(), columns=columns)
     scores, pid, found = retrieval_metrics(e, e, protocol=protocol), table["pid"].to_numpy(), []
     for q in range(len(frame)):
