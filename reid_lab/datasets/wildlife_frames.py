@@ -100,8 +100,8 @@ def _check_no_database(frame, column):
     "Refuse a split of queries and their database where images of test would ask each other"
     said = set() if column is None else set(frame[column].astype(str).str.lower()) & {'query', 'database'}
     if said:
-        raise ValueError(f"column {column!r} holds {' and '.join(sorted(said))}, so that some images ask the others; give "
-                         "asks='train'")
+        raise ValueError(f"column {column!r} holds {' and '.join(sorted(said))}, so that some images ask the others; "
+                         "give asks='train'")
 
 
 def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `camera`, `date`, `bbox` and more

@@ -10,12 +10,12 @@ __all__ = ['EXPECTED', 'Prediction', 'predictions_path', 'load_predictions', 'Ou
 import json
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.basics import check_choice, project_root
+from ..core.basics import check_choice, check_number, check_whole, project_root
 from .comparisons import Paired, paired
 from .rows import pick
 
@@ -49,7 +49,11 @@ class Prediction:
 
     def __post_init__(self):
         check_choice('expects', self.expects, EXPECTED)
+        for name in ('low', 'high', 'smallest'): check_number(f'{name} of {self.name!r}', getattr(self, name), -100, 100)
+        if isinstance(self.seeds, str): raise ValueError(f'seeds of {self.name!r} are a text; write a list of numbers')
         object.__setattr__(self, 'seeds', tuple(self.seeds))
+        for seed in self.seeds: check_whole(f'seed of {self.name!r}', seed, 0)
+        if self.base == self.other: raise ValueError(f'{self.name!r} compares {self.base!r} with itself')
         if len(set(self.seeds)) != len(self.seeds) or len(self.seeds) < 2:
             raise ValueError(f"seeds of {self.name!r} are {self.seeds}; an interval needs two or more different ones")
         if not self.low <= self.high:
@@ -62,7 +66,9 @@ class Prediction:
         if not fits[self.expects]:
             raise ValueError(f"{self.name!r} expects {self.expects}, but the middle of [{self.low}, {self.high}] "
                              f"does not fit a smallest effect of {self.smallest}")
-        date.fromisoformat(self.written)
+        try: date.fromisoformat(self.written)
+        except (TypeError, ValueError):
+            raise ValueError(f"{self.name!r}: written={self.written!r} is no date such as '2026-11-28'") from None
 
 # %% ../../nbs/04_results/85_predictions.ipynb #62c24ea3
 def predictions_path(path:Path | str | None=None, # The file; None: that of the project
@@ -76,6 +82,8 @@ def _prediction(record, source):
     names = [f.name for f in fields(Prediction)]
     if not isinstance(record, dict): raise ValueError(f'{source} is no object with the fields {", ".join(names)}')
     for key in record: check_choice(f'field of {source}', key, names)
+    lacks = [f.name for f in fields(Prediction) if f.name not in record and f.default is MISSING]
+    if lacks: raise ValueError(f'{source} lacks {", ".join(lacks)}')
     try: return Prediction(**record)
     except (TypeError, ValueError) as e: raise ValueError(f'{source}: {e}') from None
 
@@ -109,6 +117,7 @@ class Outcome:
     found:Paired | None=None    # Over the seeds of the prediction
     commits:tuple=()            # Of its rows
     missing:tuple=()            # Seeds without rows of both variants
+    unseen:tuple=()             # Variants without a row, where others of the study have rows: misspelt, perhaps
 
     @property
     def in_interval(self) -> bool | None:
@@ -130,9 +139,8 @@ def _verdict(expected, found, equal):
     return 'failed' if farthest < least else 'open'
 
 
-def _rows_of(expected, frame):
+def _rows_of(expected, rows):
     "Rows of both variants at the predicted seeds; the last one where a seed was run twice"
-    rows = pick(frame, **expected.where)
     rows = rows[rows.variant.isin([expected.base, expected.other]) & rows.seed.isin(expected.seeds)]
     return rows.dropna(subset=[expected.metric]).sort_values('time').drop_duplicates(['variant', 'seed'], keep='last')
 
@@ -141,11 +149,15 @@ def outcome(expected:Prediction, # From `load_predictions`
     frame:'pd.DataFrame', # From `load_results`
     ) -> Outcome:
     "What the rows say of a prediction, over its own seeds only"
-    rows = _rows_of(expected, frame)
+    check_choice(f'metric of {expected.name!r}', expected.metric, list(frame.columns))
+    study = pick(frame, **expected.where)
+    rows = _rows_of(expected, study)
     have = {name: set(group.seed) for name, group in rows.groupby('variant')}
     both = have.get(expected.base, set()) & have.get(expected.other, set())
     missing = tuple(seed for seed in expected.seeds if seed not in both)
-    if missing: return Outcome(expected, 'waiting', missing=missing)
+    if missing:
+        unseen = [name for name in (expected.base, expected.other) if len(study) and name not in set(study.variant)]
+        return Outcome(expected, 'waiting', missing=missing, unseen=tuple(unseen))
     found = paired(rows, expected.metric, expected.base, expected.other)
     equal = paired(rows, expected.metric, expected.base, expected.other, level=.9)
     commits = tuple(dict.fromkeys(rows.commit))
@@ -214,6 +226,7 @@ def predictions_table(found:Iterable[Outcome], # From `outcomes`
         interval = f'{expected.low:+z.1f} to {expected.high:+z.1f}'
         line = dict(prediction=expected.claim, expected=f'{expected.expects}, {interval}', smallest=expected.smallest,
                     seeds=len(expected.seeds), found='', verdict=one.verdict, inside='', committed='')
+        if one.unseen: line['found'] = f"no variant {' and '.join(map(repr, one.unseen))} in the rows of this study"
         if one.found is not None:
             result = one.found
             line['found'] = f'{result.diff:+z.2f} [{result.low:+z.2f}, {result.high:+z.2f}]'

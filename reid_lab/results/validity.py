@@ -78,7 +78,7 @@ def printed_differences(one:Correspondence, # From `load_correspondences`
     sides = one.printed
     settings = [c for c in _SETTING if c in table and c not in {*sides.base, *sides.other, *sides.across}]
     table = table.assign(every='')          # a key also where nothing but the variant differs
-    table[settings] = table[settings].fillna('')
+    table[settings] = table[settings].fillna('')    # groups of NaN would be dropped
     scores = [_rows_where(table, {**sides.where, **side}).groupby(['every', *settings])[metric].mean()
               for side in (sides.base, sides.other)]
     found = (scores[1] - scores[0]).dropna()
@@ -105,11 +105,11 @@ def world_difference(one:Correspondence, # From `load_correspondences`
 NOTABLE = 1.    # A printed difference of this many points should be seen
 SLIGHT = .5     # One below this is none, in print and here
 READINGS = dict(
-    agrees='both notable or resolved, and of one sign',
-    contrary='both notable or resolved, and of opposite signs',
+    agrees=f'of one sign: printed {NOTABLE:g} or more and here resolved and {SLIGHT:g} or more, or the other way round',
+    contrary='likewise, of opposite signs',
     blind=f'printed {NOTABLE:g} points or more; here not resolved, or below {SLIGHT:g}',
     invented=f'printed below {SLIGHT:g} points; here resolved, and {NOTABLE:g} or more',
-    small='neither shows a notable difference',
+    small='printed less than that, and here none that is resolved and notable',
     unseen='no rows of ours')
 
 

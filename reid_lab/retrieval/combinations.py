@@ -96,9 +96,9 @@ def are_joined(e:Embeddings, # Queries
 
 
 def ask_together(e:Embeddings, # Images and sentences of the test split, with the column `modality`
-    modalities:Sequence[str], # Of a question; the first has as many rows as there are questions
+    modalities:Sequence[str], # Of a question; where parts are drawn, each row of the first asks once
     questions:'pd.DataFrame | None'=None, # question, modality, pid, part (path or sentence); None: drawn
-    seed:int=0, # Of the draw
+    seed:int=0, # Of the draw; without effect on given questions
     ) -> Embeddings: # One row a question, with the labels of its first part; unit vectors
     "Several modalities as one question: the direction of the sum of the unit vectors of its parts"
     modalities = tuple(modalities)

@@ -41,7 +41,9 @@ def rows(gains, first=5, **changes):
     (dict(expects="more"), "expects"), (dict(seeds=[5]), "two or more different"),
     (dict(seeds=[5, 5]), "two or more different"), (dict(low=5.), "is above high"),
     (dict(smallest=0.), "above 0"), (dict(low=.1, high=.3), "does not fit"),
-    (dict(written="yesterday"), "isoformat"), (dict(other_field=1), "field of prediction 1")])
+    (dict(written="yesterday"), "written='yesterday' is no date"), (dict(other_field=1), "field of prediction 1"),
+    (dict(seeds="5678"), "are a text"), (dict(seeds=[5, 6.5]), "seed of 'gain'"), (dict(low="2"), "low of 'gain'"),
+    (dict(base="New"), "with itself")])
 def test_what_is_no_prediction_is_refused(tmp_path, change, message):
     file = tmp_path/"predictions.json"
     file.write_text(json.dumps([asdict(GAIN) | change]))
@@ -84,6 +86,19 @@ def test_only_the_predicted_seeds_count():
     waiting = outcome(GAIN, known[known.seed != 7])
     assert (waiting.verdict, waiting.missing, waiting.in_interval) == ("waiting", (7,), None)
     assert outcome(GAIN, rows([2.]*4, notebook="run_y")).verdict == "waiting"
+
+
+def test_a_misspelt_variant_is_told_from_a_run_that_is_waited_for(tmp_path):
+    found = outcome(replace(GAIN, base="Odl"), rows([2., 2.1, 1.9, 2.]))
+    assert (found.verdict, found.unseen) == ("waiting", ("Odl",))
+    assert "no variant 'Odl'" in predictions_table([found]).found[0]
+    later = outcome(GAIN, rows([2.]*4, first=0))
+    assert later.verdict == "waiting" and later.unseen == () and predictions_table([later]).found[0] == ""
+    with pytest.raises(ValueError, match="metric of 'gain'='mapp'"): outcome(replace(GAIN, metric="mapp"), rows([2.]*4))
+    less = {key: value for key, value in asdict(GAIN).items() if key not in ("claim", "metric")}
+    (tmp_path/"predictions.json").write_text(json.dumps([less]))
+    with pytest.raises(ValueError, match="prediction 1 of predictions.json lacks claim$"):
+        load_predictions(tmp_path/"predictions.json")
 
 
 def test_a_seed_that_was_run_twice_counts_once_with_its_last_row():
