@@ -49,8 +49,10 @@ class Prediction:
 
     def __post_init__(self):
         check_choice('expects', self.expects, EXPECTED)
-        for name in ('low', 'high', 'smallest'): check_number(f'{name} of {self.name!r}', getattr(self, name), -100, 100)
-        if isinstance(self.seeds, str): raise ValueError(f'seeds of {self.name!r} are a text; write a list of numbers')
+        for name in ('low', 'high', 'smallest'):
+            check_number(f'{name} of {self.name!r}', getattr(self, name), -100, 100)
+        if isinstance(self.seeds, str):
+            raise ValueError(f'seeds of {self.name!r} are a text; write a list of numbers')
         object.__setattr__(self, 'seeds', tuple(self.seeds))
         for seed in self.seeds: check_whole(f'seed of {self.name!r}', seed, 0)
         if self.base == self.other: raise ValueError(f'{self.name!r} compares {self.base!r} with itself')
