@@ -27,13 +27,12 @@ from ..data.text import Tokenizer
 from ..figures.ranked_lists import ranked_lists
 from ..figures.style import PaperFigure
 from ..retrieval.combinations import check_asked
-from ..retrieval.draw_scores import DrawScores, scores_of_draw
-from ..retrieval.draws import chosen_sides
+from ..retrieval.draw_scores import rule_of_scores, scores_of_draw
+from ..retrieval.draws import ListRule, chosen_sides
 from ..retrieval.embeddings import Embeddings
-from ..retrieval.junk import AUTO, as_junk, takes_same_camera
+from ..retrieval.junk import AUTO, takes_same_camera
 from ..retrieval.left_out import SideColumns, apply_junk, codes_of, compared_labels
 from ..retrieval.metrics import Scoring, retrieval_metrics
-from ..retrieval.protocols import as_protocol
 from ..retrieval.ranking import rank, rivals
 from ..retrieval.sides import one_numbering
 from ..world.captions import caption_with_facts
@@ -87,12 +86,10 @@ FACTS = dict(images='read=table.read', cameras='cam in both Embeddings', caption
 # %% ../../nbs/12_analysis/40_failures.ipynb #85f668e1
 def _take_sides(q, g, how):
     "The sides of a draw, if a protocol is given, and in `how` what remains for them"
-    protocol, draw = how.pop('protocol', None), how.pop('draw', 0)
-    if protocol is None and isinstance(how.get('scores'), DrawScores): protocol = how['scores'].protocol
-    if protocol is not None:
-        given = as_protocol(protocol)
-        check_asked(q, given.together, given.name)
-    sides = chosen_sides(q, g, protocol, draw, as_junk(how.get('junk', AUTO)))
+    rule = ListRule(how.get('junk', AUTO), how.pop('protocol', None), how.pop('draw', 0))
+    rule = rule_of_scores(rule, how.get('scores'))
+    if rule.protocol is not None: check_asked(q, rule.protocol.together, rule.protocol.name)
+    sides = chosen_sides(q, g, rule)
     if sides is None: return None
     how['junk'] = sides.junk
     if how.get('scores') is not None: how['scores'] = scores_of_draw(how['scores'], sides, (len(q), len(g)))

@@ -53,6 +53,7 @@ from ..models.weights.hub import check_kept, hub_part
 from ..models.weights.shipped import WORLD, card_for, shipped, shipped_tokenizer
 from ..models.zoo import MODELS, OWN_MODELS, create_model, list_models, own_models
 from .camel import load_run
+from ..retrieval.draws import ListRule
 from reid_lab.retrieval.embeddings import (
     FIELDS,
     Embeddings,
@@ -892,7 +893,7 @@ def matches(a:Embeddings | Shards | Path | str, # Features that ask
     "The best images of one set for each image of another"
     a, b = in_memory(open_features(a, 'query')), open_features(b, 'gallery')
     one_model(a, b)
-    sides = sides_of_lists(a, b, None, protocol, draw, AUTO if junk is None else junk)
+    sides = sides_of_lists(a, b, None, ListRule(AUTO if junk is None else junk, protocol, draw))
     if sides is None: return find(a, b, k, open_threshold(threshold), junk=junk)
     found = find(sides.q, sides.g[_known_people(sides)], k, open_threshold(threshold), junk=sides.junk)
     return replace(found, sides=sides)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Drawn', 'SideCount', 'Plan', 'refuse_unfit', 'apply_protocol', 'ProtocolSides', 'as_ranked', 'protocol_sides',
-           'each_draw', 'chosen_sides']
+           'each_draw', 'ListRule', 'chosen_sides']
 
 # %% ../../nbs/06_retrieval/37_draws.ipynb #bbbe0caf
 import random
@@ -21,7 +21,7 @@ from ..core.basics import check_choice, check_whole, warn_caller
 from ..data.table import ROLES, SPLITS
 from .combinations import as_asked
 from .embeddings import Embeddings
-from .junk import AUTO, Junk, column_word
+from .junk import AUTO, Junk, as_junk, column_word
 from .left_out import MissingColumn, SideColumns, named_column
 from .protocols import SIDES, Protocol, as_protocol, refuse_foreign, refuse_two_rules
 from .shards import Shards, in_memory
@@ -551,18 +551,28 @@ def each_draw(q:Embeddings, # Queries
     return (_sides_of_draw(q, g, plan, draw) for draw in range(protocol.n_draws))
 
 
+@dataclass(frozen=True)
+class ListRule:
+    "What lists are made by: a rule of junk, or one draw of a protocol; of both, one would be ignored"
+    junk:Junk | str | None=AUTO # What lists leave out: a rule or its text, `auto`, or None for nothing
+    protocol:Protocol | str | None=None # A record, or its name; None: every row asks and is searched
+    draw:int=0 # Which draw of the protocol, from 0
+
+    def __post_init__(self):
+        object.__setattr__(self, 'junk', as_junk(self.junk))
+        check_whole('draw', self.draw, 0)
+        if self.protocol is None: return
+        object.__setattr__(self, 'protocol', as_protocol(self.protocol))
+        refuse_two_rules(self.protocol, self.junk)
+
+
 def chosen_sides(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery
-    protocol:Protocol | str | None=None, # A record, or its name; None: both sides are as they are
-    draw:int=0, # Which draw, from 0
-    junk:Junk | str=AUTO, # A rule that was given beside it
-    ) -> ProtocolSides | None: # None without a protocol
-    "As `protocol_sides`, for what also works without a protocol; what would be ignored is refused"
-    if protocol is None:
-        if draw:
-            raise ValueError(f"draw={draw} is of a protocol, and none is given; give protocol='sysu.all' (or another "
-                             'that draws) with it, or leave draw out')
-        return None
-    protocol = as_protocol(protocol)
-    refuse_two_rules(protocol, junk)
-    return protocol_sides(q, g, protocol, draw)
+    rule:ListRule=ListRule(), # By which lists are made
+    ) -> ProtocolSides | None: # None without a protocol: both sides are as they are
+    "As `protocol_sides`, for what also works without a protocol; a draw of no protocol is refused"
+    if rule.protocol is not None: return protocol_sides(q, g, rule.protocol, rule.draw)
+    if rule.draw:
+        raise ValueError(f"draw={rule.draw} is of a protocol, and none is given; give protocol='sysu.all' (or another "
+                         'that draws) with it, or leave draw out')
+    return None

@@ -16,13 +16,13 @@ import torch
 
 from ..core.basics import warn_caller
 from .combinations import check_asked
-from .draw_scores import DrawScores, scores_of_draw
-from .draws import ProtocolSides, chosen_sides
+from .draw_scores import rule_of_scores, scores_of_draw
+from .draws import ListRule, ProtocolSides, chosen_sides
 from .embeddings import Embeddings
-from .junk import AUTO, Junk, as_junk, junk_words, of_same_camera, takes_same_camera
+from .junk import AUTO, Junk, junk_words, of_same_camera, takes_same_camera
 from .left_out import SideColumns, apply_junk, compared_labels
 from .metrics import IdentityPairs
-from .protocols import Protocol, as_protocol
+from .protocols import Protocol
 from reid_lab.retrieval.scores import (
     UNIT,
     EmbeddingScores,
@@ -146,17 +146,16 @@ def _check_rows_stay(side, e, protocol):
 def sides_of_lists(q:Embeddings, # Queries
     g:Embeddings | Shards, # Gallery
     scores:Scores | None, # That rank, or None; those of draws know their protocol
-    protocol:Protocol | str | None=None, # A record, or its name
-    draw:int=0, # Which draw, from 0
-    junk:Junk | str | None=AUTO, # A rule that was given beside it
+    rule:ListRule=ListRule(), # By which lists are made
     ) -> ProtocolSides | None: # None without a protocol
     "The sides of a draw whose rows are those that were given, as lists name them"
-    if protocol is None and isinstance(scores, DrawScores): protocol = scores.protocol
-    if protocol is not None: check_asked(q, (given := as_protocol(protocol)).together, given.name)
-    if protocol is not None and (pools := as_protocol(protocol)).measure.pooling:
-        for side, e in (('q', q), ('g', g)):
-            if 'track' in SideColumns(e): _check_rows_stay(side, e, pools)
-    return chosen_sides(q, g, protocol, draw, as_junk(junk))
+    rule = rule_of_scores(rule, scores)
+    if rule.protocol is not None:
+        check_asked(q, rule.protocol.together, rule.protocol.name)
+        if rule.protocol.measure.pooling:
+            for side, e in (('q', q), ('g', g)):
+                if 'track' in SideColumns(e): _check_rows_stay(side, e, rule.protocol)
+    return chosen_sides(q, g, rule)
 
 
 def _among_all_rows(index, score, rows, n_query):
@@ -185,7 +184,7 @@ def rank(q:Embeddings, # Queries
     if not isinstance(k, (int, np.integer)) or k < 1:
         raise ValueError(f"k={k!r}; it is the number of images per query, at least one")
     refuse_distance(distance, scores)
-    sides = sides_of_lists(q, g, scores, protocol, draw, junk)
+    sides = sides_of_lists(q, g, scores, ListRule(junk, protocol, draw))
     if sides is not None:
         scores = scores_of_draw(scores, sides, (len(q), len(g)))
         lists = rank(sides.q, sides.g, k, junk=sides.junk, distance=distance, scores=scores, chunk=chunk, memory=memory)
@@ -298,9 +297,9 @@ def retrieve(q:Embeddings, # Queries
     ) -> RetrievalResult:
     "`rank`, with the labels; under a protocol of the queries that ask in its draw, with the gallery as given"
     index, score = rank(q, g, k, **kw)
-    junk = kw.get('junk', AUTO)
-    sides = sides_of_lists(q, g, kw.get('scores'), kw.get('protocol'), kw.get('draw', 0), junk)
-    q, g = one_numbering(q, g, compared_labels(junk if sides is None else sides.junk))
+    rule = ListRule(kw.get('junk', AUTO), kw.get('protocol'), kw.get('draw', 0))
+    sides = sides_of_lists(q, g, kw.get('scores'), rule)
+    q, g = one_numbering(q, g, compared_labels(rule.junk if sides is None else sides.junk))
     if sides is None: return RetrievalResult(index, score, q, g)
     asks = sides.rows.queries
     return RetrievalResult(index[asks], score[asks], q[asks], g)

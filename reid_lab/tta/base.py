@@ -21,9 +21,9 @@ from ..data.images import RESAMPLING
 from ..data.table import ReidTable
 from ..models.backbones import norm_gradients, norm_layers, norm_parameters
 from ..retrieval.draw_scores import DrawScores, score_draws
-from ..retrieval.draws import chosen_sides
+from ..retrieval.draws import ListRule, chosen_sides
 from ..retrieval.embeddings import Embeddings, embed_images, encode_images, image_pixels
-from ..retrieval.protocols import Protocol, as_protocol
+from ..retrieval.protocols import Protocol
 from ..retrieval.scores import scores_of
 from ..retrieval.sides import one_model, one_numbering
 
@@ -268,7 +268,7 @@ def adapt_embeddings(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...
     for name, e in (('q', q), ('g', g)): _need_embeddings(name, e)
     one_model(q, g)
     q, g = one_numbering(q, g)
-    sides = chosen_sides(q, g, protocol, draw)
+    sides = chosen_sides(q, g, ListRule(protocol=protocol, draw=draw))
     if sides is not None: q, g = sides.q, sides.g
     warn_of_unknown_cameras(q, g)
     return _both_adapted(method, q, g, method.adapt(FeatureStream(q), g))
@@ -288,14 +288,12 @@ def adapted_scores(method:TTA, # `NoAdapt()`, `CameraNorm()` or `Dart3Lite(...)`
     return score_draws(q, g, protocol, of_draw)
 
 
-def _sides_of_images(q, g, protocol, draw):
+def _sides_of_images(q, g, rule):
     "The sides of a draw, or None; a model reads single images, of which a pooled track has none"
-    if protocol is None: return chosen_sides(q, g, None, draw)
-    protocol = as_protocol(protocol)
-    if protocol.measure.pooling:
-        raise ValueError(f'protocol={protocol.name!r} pools the images of a track, and a model adapts to single '
+    if rule.protocol is not None and rule.protocol.measure.pooling:
+        raise ValueError(f'protocol={rule.protocol.name!r} pools the images of a track, and a model adapts to single '
                          'images; adapt features with adapt_embeddings(..., protocol=), or give another protocol')
-    return chosen_sides(q, g, protocol, draw)
+    return chosen_sides(q, g, rule)
 
 
 @dataclass(frozen=True)
@@ -322,7 +320,7 @@ def adapt_images(method:TTA, # Any method
     "Adapt a model to its queries; under a protocol, to those that ask and are searched in one draw"
     _is_method(method)
     stream = ImageStream(model, table, raw, reading.cameras, reading.resample)
-    sides = _sides_of_images(stream.q, g, protocol, draw)
+    sides = _sides_of_images(stream.q, g, ListRule(protocol=protocol, draw=draw))
     if sides is not None:
         rows, g = sides.rows.queries, sides.g
         stream = ImageStream(model, table.take(rows), sides.q, reading.cameras, reading.resample)

@@ -24,6 +24,7 @@ from ..data.table import ReidTable
 from ..figures.style import PaperFigure
 from ..figures.views import CardWords, list_card, message_card
 from ..retrieval.draw_scores import DrawScores, scores_of_draw
+from ..retrieval.draws import ListRule
 from ..retrieval.embeddings import Embeddings
 from ..retrieval.junk import AUTO, Junk, junk_words, takes_same_camera
 from ..retrieval.left_out import apply_junk, compared_labels
@@ -130,7 +131,8 @@ class Scene(HasTraits):
         self._followers = []    # weak references to methods
         check_pair(q, g, None)
         self.given = q, g       # before a protocol chose rows of them
-        self.sides = sides_of_lists(q, g, scores, protocol, draw, junk)     # of the draw; None without a protocol
+        rule = ListRule(junk, protocol, draw)
+        self.sides = sides_of_lists(q, g, scores, rule)     # of the draw; None without a protocol
         self._of_all = None     # scores of all that was given, of which the draw has its part
         self._noted: tuple = (None, ())     # a ranking, and what was said of it
         chosen = [None, None]

@@ -7,7 +7,7 @@ import pytest
 from helpers.protocols import features, naive_draws, some_table, table_for
 
 from reid_lab.datasets.registry import DATASETS
-from reid_lab.retrieval.draws import apply_protocol, chosen_sides, each_draw, protocol_sides
+from reid_lab.retrieval.draws import ListRule, apply_protocol, chosen_sides, each_draw, protocol_sides
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.retrieval.protocols import PROTOCOLS
@@ -53,9 +53,10 @@ def test_people_are_numbered_alike_before_they_are_compared():
 
 
 @pytest.mark.parametrize("wrong, says", [
-    (lambda e: chosen_sides(e, e, draw=1), "draw=1 is of a protocol, and none is given"),
-    (lambda e: chosen_sides(e, e, "market", 1), "draw=1"),
-    (lambda e: chosen_sides(e, e, "market", junk="cam"), "give one of the two"),
+    (lambda e: chosen_sides(e, e, ListRule(draw=1)), "draw=1 is of a protocol, and none is given"),
+    (lambda e: chosen_sides(e, e, ListRule(protocol="market", draw=1)), "draw=1"),
+    (lambda e: ListRule("cam", "market"), "give one of the two"),
+    (lambda e: ListRule(draw=-1), "draw=-1"),
     (lambda e: each_draw(e, e, "sysu.all"), "needs the column 'modality'"),
 ])
 def test_what_would_be_ignored_is_refused(wrong, says):

@@ -51,11 +51,11 @@ from ...core.basics import LAST_SEED, check_choice, check_whole
 from ...core.old_names import gathered
 from ...core.reporting import progress
 from ...retrieval.cameras import CameraStats, check_spread, has_spread
-from ...retrieval.draws import ProtocolSides, chosen_sides
+from ...retrieval.draws import ListRule, ProtocolSides, chosen_sides
 from ...retrieval.embeddings import FIELDS, Embeddings
-from ...retrieval.junk import AUTO, Junk, as_junk, junk_words
+from ...retrieval.junk import AUTO, Junk, junk_words
 from ...retrieval.left_out import SideColumns, apply_junk
-from ...retrieval.protocols import AP, Protocol, as_protocol, given_protocol, refuse_two_rules
+from ...retrieval.protocols import AP, Protocol, given_protocol
 from ...retrieval.scores import DISTANCES
 from ...retrieval.sides import same_images, two_sides, warn_of_splits
 from ...tta.dart3 import Dart3Lite, LiteSettings
@@ -129,7 +129,7 @@ def _chosen(q, g, audit):
             raise ValueError(f'protocol={audit.protocol.name!r} says which rows ask and which are searched, and g is '
                              'not given; give both sides, or the same features twice')
         _check_side('g', g)
-    sides = chosen_sides(q, g, audit.protocol, audit.draw, audit.junk)
+    sides = chosen_sides(q, g, audit.rule)
     if sides is None:
         _check_side('q', q)
         warn_of_splits(q, g)
@@ -295,12 +295,14 @@ class AuditSettings:
         if self.n_clusters is not None: check_whole('n_clusters', self.n_clusters, 2)
         for name in ('few', 'splits', 'open_images'): check_whole(name, getattr(self, name), 0)
         check_whole('seed', self.seed, 0, LAST_SEED)
-        object.__setattr__(self, 'junk', as_junk(self.junk))
-        if self.protocol is not None: object.__setattr__(self, 'protocol', as_protocol(self.protocol))
-        if self.protocol is not None: refuse_two_rules(self.protocol, self.junk)
-        check_whole('draw', self.draw, 0)
+        for name in ('junk', 'protocol'): object.__setattr__(self, name, getattr(self.rule, name))  # checked there
         if self.file is not None and not hasattr(self.file, 'write'):
             raise TypeError(f"file={self.file!r} must be an open file, such as sys.stderr, or None")
+
+    @property
+    def rule(self) -> ListRule:
+        "By which lists are made"
+        return ListRule(self.junk, self.protocol, self.draw)
 
     @property
     def ap(self) -> str: # A key of `reid_lab.retrieval.protocols.AP`
