@@ -20,7 +20,7 @@ from ..core.basics import check_choice
 from ..data.table import ReidTable
 from ..data.text import Tokenizer
 from ..figures.captions import outlines
-from ..figures.style import PaperFigure, paper_figure, paper_style
+from ..figures.style import PaperFigure, legend_outside, paper_figure, paper_style
 from ..results.published import published_table
 
 # %% ../../nbs/12_analysis/20_text_stats.ipynb #a6485808
@@ -114,8 +114,7 @@ def text_histograms(sources:dict, # Name -> what `text_stats` takes
         outlines(left, [c.words for c in counts.values()], words, counts, 'words per caption')
         outlines(right, [c.entropy for c in counts.values()], bits, counts, 'entropy of a caption (bits)')
         left.set_ylabel('captions (%)')
-        handles, labels = left.get_legend_handles_labels()
-        fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 4))
+        legend_outside(fig)
     return fig
 
 # %% ../../nbs/12_analysis/20_text_stats.ipynb #7797e627

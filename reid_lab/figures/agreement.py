@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.basics import check_choice
-from .style import COLOURS, MARKERS, PaperFigure, literal, paper_figure, paper_style
+from .style import COLOURS, MARKERS, PaperFigure, legend_outside, literal, paper_figure, paper_style
 
 # %% ../../nbs/11_figures/27_agreement.ipynb #aee32d02
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def agreement_chart(table:'pd.DataFrame', # From `reid_lab.results.validity.vali
         ax.set_yticks(ticks, names)
         ax.minorticks_off()
         ax.set(xlabel='printed (points of mAP)', ylabel='on the World (points of mAP)')
-        fig.legend(loc='outside lower center', ncols=3 if w > 3 else 2)
+        legend_outside(fig, 'outside lower center', 3)
     return fig

@@ -23,6 +23,7 @@ from reid_lab.figures.style import (
     WRONG,
     PaperFigure,
     inch_canvas,
+    legend_outside,
     literal,
     paper_figure,
     paper_style,
@@ -244,8 +245,7 @@ def score_histograms(frames:dict, # Name -> frame with one row a query, see `rei
             outlines(ax, values, 1/bins, frames, f'{where} {m} of a query'.strip())
             ax.set_xlim(0, 1 + 1/bins)
         axes[0].set_ylabel('queries (%)')
-        handles, labels = axes[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc='outside upper center', ncols=min(len(labels), 3))
+        legend_outside(fig, most=3)
     return fig
 
 # %% ../../nbs/11_figures/40_captions.ipynb #3a3a6d8d
@@ -272,7 +272,7 @@ def value_histograms(values:dict, # Name -> numbers; NaN is left out
                       color=COLOURS[i % 7], ls=LINES[i % 7], lw=1.1)
         ax.set(xlabel=label, ylabel=f'{unit} (%)', ylim=(0, None))
         ax.grid(axis='y')
-        fig.legend(loc='outside upper center', ncols=2 if max(map(len, values)) < 8*w - 12 else 1)
+        legend_outside(fig, most=2)
     return fig
 
 # %% ../../nbs/11_figures/40_captions.ipynb #6cb171ac

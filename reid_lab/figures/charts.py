@@ -23,10 +23,12 @@ from reid_lab.figures.style import (
     LINES,
     MARKERS,
     PaperFigure,
+    legend_outside,
     literal,
     metric_label,
     paper_figure,
     paper_style,
+    text_width,
     wrap_text,
 )
 from ..results.comparisons import paired
@@ -65,13 +67,11 @@ def _legend(fig, axes, title=None):
     if not labels:
         axes[0].legend(axes[0].get_lines()[:1], [title])
         return # one line without a name
-    if len(axes) == 1:
+    if len(axes) == 1 and max(map(text_width, labels)) < .5*fig.get_figwidth():
         inside = axes[0].legend(title=title, alignment='left')
         if not _covers(inside, axes[0]): return
         inside.remove()
-    entry = .062*max(map(len, labels)) + .5 # inches, about
-    n = max(1, min(len(labels), 4, int(fig.get_figwidth()/entry)))
-    fig.legend(handles, labels, loc='outside upper center', ncols=n, title=title)
+    legend_outside(fig, title=title)
 
 # %% ../../nbs/11_figures/20_charts.ipynb #20c0a001
 def _value_ticks(ax, values, room):

@@ -17,10 +17,13 @@ from reid_lab.figures.style import (
     COLOURS,
     MARKERS,
     PaperFigure,
+    legend_columns,
+    legend_outside,
     literal,
     metric_label,
     paper_figure,
     paper_style,
+    text_width,
     wrap_text,
 )
 
@@ -60,8 +63,8 @@ def score_against_time(frame:'pd.DataFrame', # model, dataset, mAP, low, high (p
     _check_columns(frame, ('model', 'dataset', 'mAP', 'low', 'high', 'ms'))
     models, panels = list(dict.fromkeys(frame.model)), _panels(frame)
     with paper_style(column, width) as w:
-        keys = -(-len(models)//2)
-        fig = paper_figure(w, 1.9 + .16*keys, layout='constrained')
+        columns = legend_columns(map(str, models), w, 2)
+        fig = paper_figure(w, 1.9 + .16*-(-len(models)//columns), layout='constrained')
         axes = fig.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for ax, (name, rows) in zip(axes, panels):
             for row in rows.itertuples(): _draw_point(ax, row, models.index(row.model), np.isfinite(row.ms))
@@ -75,8 +78,7 @@ def score_against_time(frame:'pd.DataFrame', # model, dataset, mAP, low, high (p
                 ax.set_xlim(0, 1.15*times.max())
                 ax.xaxis.set_major_locator(MaxNLocator(4))
         axes[0].set_ylabel('mAP (%)')
-        handles, labels = axes[0].get_legend_handles_labels()
-        fig.legend(handles, labels, loc='outside lower center', ncols=2 if w > 3 else 1)
+        legend_outside(fig, 'outside lower center', 2)
     return fig
 
 # %% ../../nbs/11_figures/25_comparisons.ipynb #80af5acc
@@ -122,7 +124,9 @@ def calibration_curves(curves:Mapping[str, tuple], # Model -> (scores, probabili
     ) -> PaperFigure:
     "How scores become probabilities, and the shares of matches of pairs that took no part"
     with paper_style(column, width) as w:
-        fig = paper_figure(w, .66*w + .2, layout='constrained')
+        inside = max(map(text_width, map(str, curves)), default=0.) < .5*w     # else the legend would hide the curves
+        below = 0 if inside else .28*len(curves)
+        fig = paper_figure(w, .66*w + .2 + below, layout='constrained')
         ax = fig.subplots()
         for style, (name, (score, probability)) in enumerate(curves.items()):
             colour = COLOURS[style % len(COLOURS)]
@@ -131,5 +135,6 @@ def calibration_curves(curves:Mapping[str, tuple], # Model -> (scores, probabili
                 ax.plot(*observed[name], ls='', marker=MARKERS[style % len(MARKERS)], color=colour, mfc='white', ms=4)
         ax.set(xlabel='cosine', ylabel='probability of a match', ylim=(-.03, 1.03))
         ax.grid()
-        ax.legend()
+        if inside: ax.legend()
+        else: legend_outside(fig, 'outside lower center')
     return fig

@@ -19,6 +19,7 @@ from reid_lab.figures.style import (
     WRONG,
     PaperFigure,
     inch_canvas,
+    legend_outside,
     literal,
     paper_figure,
     paper_style,
@@ -296,7 +297,7 @@ def effect_dots(tables:dict, # Model -> from `reid_lab.analysis.explain.word_mas
         ax.grid(axis='x')
         ax.tick_params(axis='y', length=0)
         ax.set_xlabel(label or 'what it adds to the margin (cosine),\n95 % interval; hollow: includes 0')
-        if len(frames) > 1: fig.legend(loc='outside upper center', ncols=3)
+        if len(frames) > 1: legend_outside(fig, most=3)
     return fig
 
 # %% ../../nbs/11_figures/70_explain.ipynb #b836d692

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['WIDTHS', 'COLOURS', 'MARKERS', 'LINES', 'RIGHT', 'WRONG', 'STYLE', 'NO_DATE', 'paper_style', 'PaperFigure',
-           'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'metric_label', 'inch_canvas']
+           'paper_figure', 'file_name', 'export', 'text_width', 'wrap_text', 'literal', 'legend_columns',
+           'legend_outside', 'metric_label', 'inch_canvas']
 
 # %% ../../nbs/11_figures/10_style.ipynb #3c05507f
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from matplotlib import rc_context, rcdefaults
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
+from matplotlib.legend import Legend
 from PIL import Image
 
 from ..core.basics import as_list, check_choice, project_root
@@ -227,6 +229,31 @@ def literal(text:object, # Anything that has a text
     "Text without mathematics (`$`) and without a meaning for legends (a leading `_`)"
     text = str(text).replace('$', r'\$')
     return f'\u200a{text}' if text.startswith('_') else text # a hair space
+
+
+_MARK, _COLUMN_GAP = (14 + 5.6)/72, 14/72 # inches in a legend: a mark with its distance to the text, between columns
+
+
+def legend_columns(texts:Iterable[str], # Of its entries
+    width:float, # Inches of the figure
+    most:int=4, # Columns
+    ) -> int: # 1 also where the widest text is wider than the figure
+    "Columns of a legend that fit beside each other"
+    lines = [line for text in texts for line in text.split('\n')]
+    entry = _MARK + max(map(text_width, lines), default=0.)
+    return max(1, min(int((width + _COLUMN_GAP)/(entry + _COLUMN_GAP)), most, len(lines)))
+
+
+def legend_outside(fig:Figure, # With a constrained layout
+    place:str='outside upper center', # `loc` of matplotlib
+    most:int=4, # Columns
+    title:str | None=None, # Above its entries
+    ) -> Legend:
+    "The legend of the first axes above or below all of them, in columns that fit; a text that is too wide is wrapped"
+    handles, texts = fig.axes[0].get_legend_handles_labels()
+    width = fig.get_figwidth()
+    texts = [wrap_text(text, width - 1.5*_MARK, 7) for text in texts]
+    return fig.legend(handles, texts, loc=place, ncols=legend_columns(texts, width, most), title=title)
 
 
 def metric_label(metric:str, # Key of a metric, such as `R1`

@@ -3,16 +3,16 @@ import ast
 import inspect
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.figures import Watched, text_faults
+from helpers.figures import Watched, text_faults, wording_faults
 from PIL import Image
 
 from reid_lab import figures
+from reid_lab.analysis.text_stats import text_histograms
 from reid_lab.datasets.registry import dataset_title
 from reid_lab.figures import (
     agreement,
@@ -77,9 +77,16 @@ def points():
 
 def compared():
     models = ["osnet_x1_0 (MSMT17)", "BoT, ResNet-50", "TransReID, ViT-B/16, stride 12"]
-    scores = pd.DataFrame([dict(model=m, dataset=WORLD, mAP=60. + i, low=58., high=64., ms=2. + i, diff=-.04, metric=k)
-                           for i, m in enumerate(models) for k in ("R1", "mAP", "mINP")])
-    return scores, scores.assign(low=-1.2, high=1.1)
+    scores = pd.DataFrame([dict(model=m, dataset=WORLD, mAP=60. + i, low=58., high=64., ms=2. + i)
+                           for i, m in enumerate(models)])
+    differences = pd.DataFrame([dict(model=m, dataset=WORLD, metric=k, diff=-.04, low=-1.2, high=1.1)
+                                for m in models for k in ("R1", "mAP", "mINP")])
+    return scores, differences
+
+
+def long_names(n):
+    "Files and folders that a user gave as models"
+    return [f"runs/run_camel-2026-11-28-{i}/models/camel-0-weights=world, finetuned on CUHK-PEDES" for i in range(n)]
 
 
 def words():
@@ -161,11 +168,15 @@ FIGURES = {
                                                      [dataset_title(f"world-quick test-{c}") for c in "abcd"],
                                                      ["Market-1501", "MSMT17", "CUHK-SYSU", WORLD])),
     "score_against_time": lambda: comparisons.score_against_time(compared()[0]),
+    "score_against_time, long names": lambda: comparisons.score_against_time(
+        compared()[0].assign(model=long_names(3), ms=[1., 9., np.nan])),
     "paired_differences": lambda: comparisons.paired_differences(compared()[1], "BoT"),
     "agreement_chart": lambda: agreement.agreement_chart(differences()),
     "agreement_chart, narrow": lambda: agreement.agreement_chart(differences(), width=2.2),
     "calibration_curves": lambda: comparisons.calibration_curves(
         {name: (np.linspace(0, 1, 5), np.linspace(0, 1, 5)**2) for name in SETTINGS[:4]}),
+    "calibration_curves, long names": lambda: comparisons.calibration_curves(
+        {name: (np.linspace(0, 1, 5), np.linspace(0, 1, 5)**2) for name in long_names(3)}),
     "camera_map": lambda: cameras.camera_map(dict.fromkeys(METHODS[:3], points()), column="cvpr-full"),
     "camera_bars": lambda: cameras.camera_bars(dict.fromkeys(METHODS, per_camera(15)), title=WORLD, column="cvpr-full"),
     "camera_bars, long label": lambda: cameras.camera_bars(per_camera(4), label=f"{WORLD}, mAP of queries (%)"),
@@ -187,6 +198,11 @@ FIGURES = {
     "score_histograms": lambda: captions.score_histograms(
         {name: pd.DataFrame(dict(AP=np.linspace(0, 1, 30), SD=np.linspace(0, 1, 30))) for name in SETTINGS[:5]},
         where=WORLD),
+    "score_histograms, long names": lambda: captions.score_histograms(
+        {name: pd.DataFrame(dict(AP=np.linspace(0, 1, 30), SD=np.linspace(0, 1, 30))) for name in long_names(3)},
+        where=WORLD),
+    "value_histograms, long names": lambda: captions.value_histograms(
+        {name: np.linspace(0, 1, 30) for name in long_names(3)}),
     "value_histograms": lambda: captions.value_histograms({name: np.linspace(0, 1, 30) for name in SETTINGS[:4]}),
     "lists_beside": lambda: captions.lists_beside(*ranked(SETTINGS[:5], captions=True, n=2),
                                                   {name: ["SD 0.12"]*2 for name in SETTINGS[:5]}),
@@ -201,6 +217,7 @@ FIGURES = {
                           {name: [explain.MapPanel(images(1)[0], "19 of 19", i > 0) for i in range(3)]
                            for name in SETTINGS[:3]})]*2),
     "effect_dots": lambda: explain.effect_dots(dict.fromkeys(SETTINGS[:3], effects())),
+    "effect_dots, long names": lambda: explain.effect_dots(dict.fromkeys(long_names(3), effects())),
     "map_dots": lambda: explain.map_dots(trust()),
     "message_card": lambda: views.message_card(LONG, title=f"{WORLD}: nothing to show"),
     "list_card": lambda: views.list_card(dict(text=LONG, note="caption 12", name=""), list_results(20),
@@ -210,6 +227,13 @@ FIGURES = {
                                                                  [True] + [False]*8),
                                                  {f"camera {i}": "#0072b2" for i in range(9)}, title=WORLD),
     "failure_card": lambda: views.failure_card(failures(), title=WORLD, message="3 of 12 failures"),
+    "text_histograms": lambda: text_histograms({name: ["a man in red", LONG] for name in METHODS}),
+    "text_histograms, long names": lambda: text_histograms({name: ["a man in red", LONG] for name in long_names(3)}),
+    "curves, long names": lambda: charts.curves(
+        pd.DataFrame([dict(step=s, mAP=40. + s, model=m) for s in range(4) for m in long_names(3)]), "step", "mAP",
+        by="model"),
+    "learning_curves, long names": lambda: charts.learning_curves(
+        {name: [dict(step=s, itc_loss=1/(s + 1)) for s in range(20)] for name in long_names(3)}, ["itc_loss"]),
     "marked_examples": lambda: captioning.marked_examples(
         [[("keep", LONG), ("drop", " red"), ("add", " blue")]]*2, images(2), ["2 errors removed"]*2),
     "error_bars": lambda: captioning.error_bars(pd.DataFrame(
@@ -218,15 +242,21 @@ FIGURES = {
 }
 
 
+def drawing_functions():
+    "Names of functions that draw: those of figures, and any other that makes an empty figure"
+    package = Path(inspect.getfile(figures)).parents[1]
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"): continue
+            of_figures = path.parent.name == "figures" and node.returns and "PaperFigure" in ast.unparse(node.returns)
+            calls = {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+            if of_figures or calls & {"paper_figure", "inch_canvas"}: yield node.name
+
+
 def test_every_figure_is_here():
-    "What a module of figures draws has a line above"
-    drawing = set()
-    for path in Path(inspect.getfile(figures)).parent.glob("*.py"):
-        module = import_module(f"reid_lab.figures.{path.stem}") if path.stem != "__init__" else figures
-        for node in ast.parse(inspect.getsource(module)).body:
-            returns = ast.unparse(node.returns) if isinstance(node, ast.FunctionDef) and node.returns else ""
-            if "PaperFigure" in returns and not node.name.startswith("_"): drawing.add(node.name)
-    tested = {name.split(",")[0] for name in FIGURES}
+    "What the package draws has a line above"
+    drawing, tested = set(drawing_functions()), {name.split(",")[0] for name in FIGURES}
+    assert {"agreement_chart", "text_histograms"} <= drawing
     assert drawing - tested - {"paper_figure", "inch_canvas"} == set()
 
 
@@ -251,6 +281,16 @@ def test_a_planted_collision_is_found(x, y, rotation, found):
     assert text_faults(planted(x, y, "another", rotation)) == found
 
 
+@pytest.mark.parametrize("text, fault", [
+    ("world-smoke-skew, mAP (%)", "key of a data set"), ("cuhk-pedes", "key of a data set"),
+    ("market1501 to MSMT17", "key of a data set"), ("-0.0", "zero with a sign"), ("\u22120", "zero with a sign"),
+    ("World (smoke, skewed light)", ""), ("Market-1501 to MSMT17", ""), ("crops/market1501/0001.jpg", ""),
+    ("-0.04", ""), ("0.0", ""), ("1-0", ""), ("a grid in the world", "")])
+def test_keys_of_data_sets_and_signed_zeros_are_found(text, fault):
+    found = wording_faults([text])
+    assert len(found) == bool(fault) and all(fault in one for one in found)
+
+
 def test_a_label_that_is_longer_than_its_axis_is_found():
     fig = style.paper_figure(3., 1.5, layout="constrained")
     fig.subplots().set_ylabel("a text of the y axis that is longer than the figure is high")
@@ -262,14 +302,16 @@ def test_a_program_that_is_watched_reports_each_figure_that_it_exports(tmp_path,
     watched = Watched(tmp_path, monkeypatch)
     program = """
 from reid_lab.figures.style import export, paper_figure
-for name, at in (("good", .5), ("cut", 1.)):
+for name, at, text in (("good", .5, "a label"), ("cut", 1., "a label"), ("key", .5, "cuhk-pedes"), ("grey", .5, "a")):
     fig = paper_figure(2., 1.)
-    fig.text(at, .5, "a label", ha="center")
+    fig.text(at, .5, text, ha="center")
+    if name == "grey": fig.set_facecolor("#fefefe")
     export(fig, name, "figures")
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
-    assert {path.stem for path in tmp_path.glob("figures/*.png")} == {"good", "cut"}
-    assert watched.figures() == dict(good=[], cut=["'a label' leaves the canvas"])
+    assert {path.stem for path in tmp_path.glob("figures/*.png")} == {"good", "cut", "key", "grey"}
+    assert watched.figures() == dict(good=[], cut=["'a label' leaves the canvas"], grey=["is not on pure white"],
+                                     key=["'cuhk-pedes' shows the key of a data set"])
 
 
 def test_pictures_are_on_pure_white(tmp_path):

@@ -1,6 +1,7 @@
 "Odd names, and the texts that a figure draws"
 import json
 import os
+import re
 from pathlib import Path
 
 ODD = ["_private", "$x$ of 50%", "a_b^2 $", r"\alpha $\beta$", "100% & #1 ~{}"]
@@ -44,17 +45,39 @@ def _shown_texts(fig):
             if text.get_text().strip() and text.get_visible() and id(text) not in hidden]
 
 
+def _named_by_keys():
+    "A pattern of the keys of data sets that no figure should show, since `dataset_title` has words for them"
+    from reid_lab.datasets.registry import DATASETS
+    keys = [key for key in DATASETS if not key.isalpha()]     # `grid` and `world` are words, too
+    worlds = r"world-(?:smoke|quick|full|paper)"
+    return re.compile(rf"(?<![\w/.-])(?:{'|'.join([*map(re.escape, keys), worlds])})(?![\w/.])")
+
+
+ROUNDED_ZERO = re.compile(r"(?<![\w.])[-\u2212]0(?:\.0+)?(?![\w.])")
+
+
+def wording_faults(texts):
+    "Keys of data sets in place of their names, and zeros with a sign"
+    keys = _named_by_keys()
+    return [f"{text!r} {what}" for text in texts
+            for pattern, what in ((keys, "shows the key of a data set"), (ROUNDED_ZERO, "is a zero with a sign"))
+            if pattern.search(text)]
+
+
 def text_faults(fig):
-    "What is wrong with the texts of a figure, as sentences: outside its canvas, or over each other"
+    "What is wrong with the texts of a figure, as sentences: outside its canvas, over each other, ill-worded"
     from reid_lab.figures.style import paper_style
     with paper_style():
         for _ in range(2): fig.draw_without_rendering()      # the second time all places are settled
         renderer = fig.canvas.get_renderer() if hasattr(fig.canvas, "get_renderer") else fig._get_renderer()
         boxes = [(text, _box(text, renderer)) for text in _shown_texts(fig)]
-    found, canvas = [], fig.bbox.padded(1.)
-    for text, box in boxes:
+        whole = [text.get_window_extent(renderer) for text, _ in boxes]
+    found, canvas = wording_faults([text.get_text() for text, _ in boxes]), fig.bbox
+    for (text, box), full in zip(boxes, whole):
         if box.width <= 0 or box.height <= 0: continue
-        inside = canvas.x0 <= box.x0 and canvas.y0 <= box.y0 and box.x1 <= canvas.x1 and box.y1 <= canvas.y1
+        # Across, letters fill their box; above and below them there is air, which may leave the canvas
+        inside = (canvas.x0 - .5 <= full.x0 and full.x1 <= canvas.x1 + .5
+                  and canvas.y0 - 1 <= box.y0 and box.y1 <= canvas.y1 + 1)
         if not inside: found.append(f"{text.get_text()!r} leaves the canvas")
     for i, (a, box_a) in enumerate(boxes):
         for b, box_b in boxes[:i]:
@@ -63,6 +86,13 @@ def text_faults(fig):
             high = min(box_a.y1, box_b.y1) - max(box_a.y0, box_b.y0)
             if wide > 0 and high > 0: found.append(f"{a.get_text()!r} lies over {b.get_text()!r}")
     return found
+
+
+def paper_faults(paths):
+    "What is wrong with the paper of the pictures among these files: its corner is pure white"
+    from PIL import Image
+    pictures = [Image.open(path).convert("RGB") for path in paths if path.suffix == ".png"]
+    return ["is not on pure white" for picture in pictures if picture.getpixel((0, 0)) != (255, 255, 255)]
 
 
 class Watched:

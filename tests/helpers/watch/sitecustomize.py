@@ -27,14 +27,15 @@ class Watch:
 
 
 def reporting(export):
-    "The function, which afterwards says what is wrong with the texts of the figure"
+    "The function, which afterwards says what is wrong with the texts of the figure and its paper"
     def exported(fig, name, *args, **options):
         paths = export(fig, name, *args, **options)
         spec = importlib.util.spec_from_file_location("figure_helpers", os.environ["FIGURE_HELPERS"])
         helpers = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(helpers)
+        faults = helpers.text_faults(fig) + helpers.paper_faults(paths)
         with open(os.environ["FIGURE_FAULTS"], "a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(figure=paths[0].stem, faults=helpers.text_faults(fig))) + "\n")
+            file.write(json.dumps(dict(figure=paths[0].stem, faults=faults)) + "\n")
         return paths
     return exported
 
