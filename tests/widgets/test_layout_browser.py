@@ -4,18 +4,20 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from helpers.browser import CHROMIUM, FLAGS, NEEDS_CHROMIUM
-from helpers.views import MODEL, make_scene
+from helpers.protocols import features, table_for
+from helpers.views import MODEL, VIEWS, make_scene
+from PIL import Image
 
 from reid_lab.analysis.bias.maps import project_pair
 from reid_lab.analysis.open_set import Threshold
 from reid_lab.analysis.search import ask, find
-from reid_lab.recipes.crops import ready_model
+from reid_lab.recipes.crops import matches, ready_model
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import cockpit
 from reid_lab.widgets.failures import FailureBrowser
-from reid_lab.widgets.maps import FeatureMap
-from reid_lab.widgets.scene import RankedList, Scene
+from reid_lab.widgets.maps import FeatureMap, ScatterMap
+from reid_lab.widgets.scene import RankedList, Scene, SceneView
 from reid_lab.widgets.search import SearchPage, answer_page
 from reid_lab.widgets.view import Board
 from reid_lab.widgets.words import WordLab
@@ -138,7 +140,38 @@ def six_cameras(folder): return cockpit(of_cameras(6), n=120, method="Norm")
 def twelve_cameras(folder): return cockpit(of_cameras(12), n=120, method="Norm", lists=True)
 
 
-BOARDS = (words, failures, failures_of_text, search, search_in_page, six_cameras, twelve_cameras)
+def files_of_images(folder, n):
+    "Files with long names, one of which is lost"
+    files = [folder/f"a_long_name_of_an_image_without_a_space_{i}.jpg" for i in range(n)]
+    for file, pixels in zip(files, photos(n)): Image.fromarray(pixels).save(file)
+    files[2].unlink()
+    return list(map(str, files))
+
+
+def matches_without_junk(folder):
+    "The page of `reid_lab match`: images ask, those of their own camera are left out, one file is lost"
+    rng, files = np.random.default_rng(0), files_of_images(folder, 60)
+    e = Embeddings(rng.normal(size=(60, 16)).astype("f4"), np.arange(60) % 12, np.arange(60) % 5, path=files)
+    found = matches(e[:8], e[8:], 10, Threshold(.5, .1, .1, 40, 12), junk="cam")
+    return answer_page(found, title="Matches of a query in a gallery")
+
+
+def matches_by_protocol(folder):
+    e = features(table_for("sysu.all", 7, 160), roles=True)
+    return answer_page(matches(e, e, 10, protocol="sysu.all", draw=1), title="Matches by a protocol")
+
+
+def failures_by_protocol(folder):
+    "Sentences on the protocol and its draw stand below the views"
+    e = features(table_for("sysu.all", 7, 160), roles=True)
+    scene = Scene(e, e, photos(len(e)), photos(len(e)), protocol="sysu.all", draw=1)
+    browser = FailureBrowser(scene, show="all")
+    scene.selection.query = int(browser.rows()["query"].iloc[0])
+    return Board(browser, RankedList(scene))
+
+
+BOARDS = (words, failures, failures_of_text, failures_by_protocol, search, search_in_page, matches_without_junk,
+          matches_by_protocol, six_cameras, twelve_cameras)
 
 
 def at_width(page, width):
@@ -184,6 +217,19 @@ def check_that_maps_stay_level(page):
             page.wait_for_function(f"{every} {images})")
             one, two = page.evaluate(MAPS)
             assert (one["top"], one["bottom"]) == (two["top"], two["bottom"]), width
+
+
+def kinds_of(view):
+    "Classes of the views of a board"
+    return {type(view)} if not isinstance(view, Board) else set().union(*map(kinds_of, view.views))
+
+
+def test_every_view_is_on_a_board(tmp_path):
+    "All that a scene has; a cloud of jupyter-scatter is drawn by that library, and only with a kernel"
+    def below(kind): return {kind}.union(*map(below, kind.__subclasses__()))
+    ours = {kind for kind in below(SceneView) - {SceneView, ScatterMap} if kind.__module__.startswith("reid_lab.")}
+    shown = set().union(*(kinds_of(board(tmp_path)) for board in BOARDS))
+    assert ours == {kind for kind, _ in VIEWS.values()} and ours <= shown
 
 
 @pytest.mark.parametrize("board", BOARDS)
