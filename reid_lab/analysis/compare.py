@@ -70,13 +70,22 @@ class CompareSettings:
     draws:int=4000 # Of the bootstraps
     seed:int=0 # Of the bootstraps
     protocol:Protocol | str | None=None # A rule of the field, or its name, in place of `junk`
+    draw:int | None=None # The one draw of the protocol that counts, from 0; None: means over all
 
     def __post_init__(self):
         object.__setattr__(self, 'junk', as_junk(self.junk))
         if self.protocol is not None: object.__setattr__(self, 'protocol', _comparable(self.protocol, self.junk))
+        if self.draw is not None: self._check_draw()
         check_choice('common', self.common, (True, False))
         check_whole('draws', self.draws, 100)
         check_whole('seed', self.seed, 0)
+
+    def _check_draw(self):
+        "A draw is of a protocol that has it"
+        if self.protocol is None:
+            raise ValueError(f"draw={self.draw} is of a protocol, and none is given; give protocol='sysu.all' (or "
+                             'another that draws) with it, or leave draw out')
+        check_whole('draw', self.draw, 0, self.protocol.n_draws - 1)
 
 
 CompareSettings.__init__ = takes_same_camera(CompareSettings.__init__)
@@ -254,6 +263,7 @@ def shared_labels(features:Sequence[ModelFeatures], # Of the same rows
     if settings.protocol is not None:
         for f in features: refuse_unfit(settings.protocol, f.q, f.g)
         plan = apply_protocol(queries, gallery, settings.protocol)
+        if settings.draw is not None: plan = replace(plan, draws=(plan.draws[settings.draw],))
     rule = settings.protocol.junk if plan else apply_junk(settings.junk, queries, gallery).rule
     if not rule and not plan: columns = None, None
     pairs = [same_images(f.q, f.g) for f in features]
@@ -291,6 +301,7 @@ class SetComparison:
     fused:tuple = () # See `reid_lab.analysis.fuse`
     junk:Junk = Junk() # What is left out
     plan:Plan | None = None # Who asks and what is searched; None: all
+    draw:int | None = None # The one draw of the protocol that counts; None: all of its draws
 
     @property
     def is_world(self) -> bool: return is_world(self.dataset)
@@ -374,7 +385,7 @@ def compare_features(features:Sequence[ModelFeatures], # Of several models; the 
     n_images = max(len(drawn.gallery) for drawn in labels.draws)
     return SetComparison(name, tuple(scored), _differences(scored, pid, settings), pid, n_images,
                          int((asked & ~counts).sum()), len(labels.same), labels.drops_camera, each_asks, left_out,
-                         junk=labels.rule, plan=labels.plan)
+                         junk=labels.rule, plan=labels.plan, draw=settings.draw)
 
 # %% ../../nbs/12_analysis/75_compare.ipynb #6dfdf7b9
 def _interval(low, high, form='.1f'):
@@ -468,7 +479,9 @@ def _heading(found):
     if found.junk not in (Junk(), Junk('cam')): camera = f'left out: {junk_words(found.junk)} ({found.junk})'
     if found.plan:
         n_draws = len(found.plan.draws)
-        camera = f'protocol {found.plan.protocol.name}' + (f', mean of {n_draws} draws' if n_draws > 1 else '')
+        which = f', mean of {n_draws} draws' if n_draws > 1 else ''
+        if found.draw is not None: which = f', draw {found.draw} of 0 to {found.plan.protocol.n_draws - 1}'
+        camera = f'protocol {found.plan.protocol.name}{which}'
     of_people = f"{_count(len(found.pid), 'query', 'queries')} of {_count(found.n_people, 'person', 'people')}"
     return f"{found.dataset}: {of_people} in {_count(found.n_images, 'image')}; {how}{camera}"
 

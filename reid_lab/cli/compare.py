@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 
 from .crops import check_new, pair
 from .numbers import json_line
-from .options import COUNT, SEED, add_junk, add_protocol, check_used, image_size, junk_of, protocol_of
+from reid_lab.cli.options import (
+    COUNT,
+    SEED,
+    add_junk,
+    add_protocol,
+    check_used,
+    draw_of,
+    image_size,
+    junk_of,
+    protocol_of,
+)
 from .output import message, pairs
 from .runs import add_forms, are_runs, form_of, run_table_in, table_of_runs
 
@@ -153,7 +163,8 @@ def _records_of(a):
     loading = tuple((name, parse_value(value, None, name)) for name, value in pairs(a.data, 'preset=smoke').items())
     sets = SetOptions(a.split or '', a.root, loading, a.folders or 'identity', a.skip, a.captions)
     embedding = EmbedOptions(a.batch_size or 64, a.device, a.cameras)
-    return CompareSettings(junk_of(a), a.common, seed=a.seed, protocol=protocol_of(a)), sets, embedding
+    draw = None if a.draw is None else draw_of(a)
+    return CompareSettings(junk_of(a), a.common, seed=a.seed, protocol=protocol_of(a), draw=draw), sets, embedding
 
 
 def _with_labels(text):
@@ -162,7 +173,7 @@ def _with_labels(text):
                   lambda found: f"{found[1]}=LABEL={found[2] or 'published'}", text)
 
 
-_OF_FEATURES = ('common', 'junk', 'same_camera', 'protocol', 'fuse', 'json', 'figure', 'seed', *_OF_MODELS)
+_OF_FEATURES = ('common', 'junk', 'same_camera', 'protocol', 'draw', 'fuse', 'json', 'figure', 'seed', *_OF_MODELS)
 
 
 def _compare_kept(a):
@@ -215,7 +226,7 @@ def add_compare(command:Callable[..., argparse.ArgumentParser], # Called with na
                    help='what models are scored on: datasets, see below, or folders with a subfolder for each person')
     c.add_argument('--common', action='store_true', help='leave out images that not all features have')
     add_junk(c)
-    add_protocol(c, '; scores of a query are means over its draws')
+    add_protocol(c, '; scores of a query are means over its draws', 'that counts alone', 'means over all')
     c.add_argument('--fuse', action='store_true',
                    help='also fuse the scores of all: calibration and weights from one half of the people, gain on the '
                    'other')

@@ -82,11 +82,22 @@ def _check_protocol_columns(a, q, g):
         check_protocol_columns(protocol, side, path, SideColumns(features).names)
 
 
+def _scores_of(a, q, g, draw):
+    "Scores of all draws of a protocol, or of one; the rule of the protocol goes on, and does not draw again"
+    from reid_lab.retrieval.draws import protocol_sides
+    from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
+    scoring, protocol = Scoring(ks=tuple(a.ks), ties=a.ties), protocol_of(a)
+    if draw is None:
+        return retrieval_metrics(q, g, junk=junk_of(a), distance=a.distance, scoring=scoring, protocol=protocol)
+    sides = protocol_sides(q, g, protocol, draw)
+    return retrieval_metrics(sides.q, sides.g, distance=a.distance, scoring=scoring, protocol=sides.rule)
+
+
 def _metrics(a):
     "`reid_lab metrics`"
     from reid_lab.core.reporting import phase
     from reid_lab.experiments.terminal import Display
-    open_set = None
+    open_set, draw = None, None if a.draw is None else draw_of(a)
     if protocol_of(a) is not None and a.open_set is not None:
         raise ValueError(f'--open-set is for a rule of junk, and --protocol {a.protocol.name} draws and chooses rows; '
                          'give --junk with --open-set, or leave --open-set out')
@@ -96,26 +107,26 @@ def _metrics(a):
             check_known(path, side, then='search and match need no identities')
         if protocol_of(a) is None: _check_columns(a, (a.query, q), (a.gallery, g))
         else: _check_protocol_columns(a, q, g)
-        from reid_lab.retrieval.metrics import Scoring, retrieval_metrics
         with phase('scoring'):
-            try:
-                scoring = Scoring(ks=tuple(a.ks), ties=a.ties)
-                scores = retrieval_metrics(q, g, junk=junk_of(a), distance=a.distance, scoring=scoring,
-                                           protocol=protocol_of(a))
+            try: scores = _scores_of(a, q, g, draw)
             except ValueError as e: raise ValueError(f'{a.query} in {a.gallery}: {e}') from None
         if a.open_set is not None:
             with phase('open set'): open_set = _open_rates(a, q, g)
-    if a.json: _print_json(scores, open_set)
-    else: _print_scores(scores, open_set, q, g)
+    if a.json: _print_json(scores, open_set, draw)
+    else:
+        _print_scores(scores, open_set, q, g)
+        if draw is not None:
+            print(f'draw {draw} alone, of 0 to {a.protocol.n_draws - 1}; without --draw scores are means over all')
     return 0
 
 
-def _print_json(scores, open_set):
+def _print_json(scores, open_set, draw):
     "The scores for a program"
     protocol = {}
     if scores.plan is not None:
         rows = scores.plan.record() | dict(pairs_left_out=scores.pairs_left_out())
         protocol = dict(protocol=scores.plan.protocol.name, rows=rows, skipped=scores.why_skipped())
+        if draw is not None: protocol['draw'] = draw
     scores = scores | dict(junk=scores.junk, n_unknown=scores.left_out.n_unknown) | protocol
     if open_set is not None:
         scores = scores | dict(open_set=open_set.rates.to_dict('records'),
@@ -423,7 +434,7 @@ def add_numbers(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('query', help='.npz, .safetensors, a folder of features or of shards')
     c.add_argument('gallery', help='likewise; shards are scored from the disk')
     add_junk(c)
-    add_protocol(c, '; scores are means over its draws')
+    add_protocol(c, '; scores are means over its draws', 'that is scored alone', 'means over all')
     c.add_argument('--distance', type=_distance, default='cosine',
                    help='that ranks: cosine (default) or euclidean')
     c.add_argument('--ties', choices=('order', 'expected'),

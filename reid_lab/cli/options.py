@@ -101,15 +101,15 @@ def protocol_name(text:str, # Such as `sysu.all`
 
 
 def add_protocol(c:argparse.ArgumentParser, # Of a command
-    what:str='', # What the command does with draws
-    shows:str='', # What of one draw is shown, which `--draw` names; empty: means over draws alone
+    what:str, # What the command does with draws
+    shows:str, # What of one draw is shown, which `--draw` names
+    default:str='0', # What is shown without `--draw`
     ) -> None:
     "A rule of the field by its name, `--protocol`, and the draw that is shown, `--draw`"
     c.add_argument('--protocol', type=protocol_name, metavar='NAME',
                    help=f'rule of a benchmark, such as prcc.all-changed or sysu.all (`reid_lab list protocols`){what}')
-    if shows:
-        c.add_argument('--draw', type=whole_number(0, 2**31 - 1), metavar='K',
-                       help=f'--protocol with draws: the one {shows}, from 0 (default: 0)')
+    c.add_argument('--draw', type=whole_number(0, 2**31 - 1), metavar='K',
+                   help=f'--protocol with draws: the one {shows}, from 0 (default: {default})')
 
 
 def draw_of(a:argparse.Namespace, # Parsed arguments with `protocol` and `draw`

@@ -440,8 +440,15 @@ def _word_masking(p):
     _check_data(p.dataset, p.data_root)
 
 
+def _check_draw(p):
+    "Refuse a protocol and a draw that there are not"
+    if p.protocol: check_whole('draw', p.draw, 0, as_protocol(p.protocol).n_draws - 1)
+    elif p.draw: raise ValueError(f"draw={p.draw} is of a protocol; give protocol='sysu.all', or another that draws")
+
+
 def _camera_bias(p):
     check_choice('preset', p.preset, UNTRAINED)
+    _check_draw(p)
     if p.method: check_choice('method', p.method, COCKPIT_METHODS)      # else what the bias report advises
     check_choice('map', p.map, MAPS)
     if bool(p.query) != bool(p.gallery):
@@ -463,17 +470,14 @@ def _marked_search(p):
 
 def _check_protocol(p):
     "Refuse a draw that there is not, two rules, and a protocol for sentences"
-    if not p.protocol:
-        if p.draw: raise ValueError(f"draw={p.draw} is of a protocol; give protocol='sysu.all', or another that draws")
-        return
-    protocol = as_protocol(p.protocol)
+    _check_draw(p)
+    if not p.protocol: return
     if p.same_camera:
         raise ValueError(f'protocol={p.protocol!r} and same_camera={p.same_camera!r} both say what is left '
                          'out; give one')
     if p.queries == 'text' and not p.run:
         raise ValueError(f"protocol={p.protocol!r} reads columns of queries, and a sentence has no camera; give "
                          "queries='images' with it, or leave protocol out")
-    check_whole('draw', p.draw, 0, protocol.n_draws - 1)
 
 
 def _failure_browser(p):

@@ -135,6 +135,16 @@ def test_scores_by_a_protocol_are_those_of_the_metrics(protocol):
     assert f"protocol {protocol}" in comparison_text(Comparison((found,)))
 
 
+def test_one_draw_of_a_protocol_is_compared_alone():
+    both = [modal("A", 1., 0), modal("B", 1.3, 1)]
+    found = compare_features(both, "demo", CompareSettings(draws=100, protocol="sysu.all", draw=4))
+    for f, scored in zip(both, found.scored):
+        want = retrieval_metrics(f.q, f.g, protocol="sysu.all").draws[4]
+        # one draw: R1 of images and of identities agree
+        assert scored.intervals.mean == pytest.approx([want["R1"], want["mAP"], want["mINP"]], abs=1e-3)
+    assert "protocol sysu.all, draw 4 of 0 to 9" in comparison_text(Comparison((found,)))
+
+
 def of_cameras_from_0(f):
     "The same with three cameras, 0 to 2, and their names in PRCC"
     def named(e): return e.columns | dict(cam_name=np.array([*"ABC"])[e.cam % 3])
@@ -144,7 +154,8 @@ def of_cameras_from_0(f):
 
 @pytest.mark.parametrize("settings, says", [
     (dict(junk="cam", protocol="sysu.all"), "give one of the two"), (dict(protocol="cuhk03.single"), "no common lists"),
-    (dict(protocol="sysu.al"), "sysu.all")])
+    (dict(protocol="sysu.al"), "sysu.all"), (dict(draw=3), "draw=3 is of a protocol, and none is given"),
+    (dict(protocol="sysu.all", draw=10), "draw=10")])
 def test_protocols_that_cannot_be_compared_are_refused(settings, says):
     with pytest.raises(ValueError, match=says): CompareSettings(**settings)
 

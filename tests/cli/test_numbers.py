@@ -217,6 +217,23 @@ def test_metrics_by_a_protocol(two_modalities, capsys):
     assert "means over 10 draws" in capsys.readouterr().out
 
 
+def test_metrics_and_comparisons_of_one_draw(two_modalities, capsys):
+    "The scores of `--draw` are those that the mean is made of"
+    file, e = two_modalities, Embeddings.load(two_modalities)
+    want = retrieval_metrics(e, e, protocol="sysu.all").draws[3]
+    words = ["metrics", file, file, "--protocol", "sysu.all", "--draw", "3"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: found[name] for name in ("R1", "mAP", "mINP", "n_query")} == pytest.approx(
+        {name: want[name] for name in ("R1", "mAP", "mINP", "n_query")})
+    assert (found["protocol"], found["draw"]) == ("sysu.all", 3)
+    assert main(words) == 0
+    assert "draw 3 alone, of 0 to 9; without --draw scores are means over all" in capsys.readouterr().out
+    assert main(["compare", f"ours={file},{file}", "--protocol", "sysu.all", "--draw", "3"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "protocol sysu.all, draw 3 of 0 to 9" in out and f"{want['mAP']:.1f}" in out
+
+
 @pytest.mark.parametrize("words, says", [
     (["--protocol", "ltcc.cc"], "has no column 'clothes', which --protocol ltcc.cc reads for its queries"),
     (["--protocol", "market", "--junk", "cam"], "give one of the two"),
@@ -251,6 +268,9 @@ def test_match_lists_a_draw_of_a_protocol(two_modalities, tmp_path, capsys, name
     (["match", "F", "F", "--draw", "1"], "--draw 1 is of a protocol that draws; give --protocol sysu.all"),
     (["match", "F", "F", "--protocol", "market", "--draw", "1"], "draws nothing: leave --draw out"),
     (["bias", "F", "F", "--protocol", "sysu.all", "--draw", "10"], "has draws 0 to 9"),
+    (["metrics", "F", "F", "--draw", "1"], "--draw 1 is of a protocol that draws; give --protocol sysu.all"),
+    (["metrics", "F", "F", "--protocol", "sysu.all", "--draw", "10"], "has draws 0 to 9"),
+    (["compare", "F", "--protocol", "sysu.all", "--draw", "10"], "has draws 0 to 9"),
     (["match", "F", "F", "--protocol", "ltcc.cc"], "has no column 'clothes', which --protocol ltcc.cc reads"),
     (["match", "F", "F", "--protocol", "market", "--junk", "cam"], "give one of the two"),
     (["search", "F", "a man", "--protocol", "market"], "a sentence has no camera; leave it out here"),

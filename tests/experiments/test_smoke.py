@@ -30,6 +30,7 @@ from reid_lab.recipes.study import settings_frame
 from reid_lab.results.conclusions import comparisons, conclusions, recorded_row
 from reid_lab.results.endings import PLUMBING, RunEnd, end_lines
 from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.world.plan import reid_groups
 from reid_lab.world.world import World
 
@@ -412,6 +413,23 @@ def test_camera_bias_of_files(tmp_path):
     assert one.metrics["status"] == "finished" and one.rows == [] and "single camera" in one.path.read_text()
     with pytest.raises(ValueError, match="need each other"):
         run_notebook("camera_bias", tmp_path / "c", preset="smoke", query=own["query"])
+
+
+def test_camera_bias_of_a_draw_of_a_protocol(tmp_path):
+    "Features without adaptation have the scores of the draw, in the rows and at the end"
+    rng, pid, cam = np.random.default_rng(0), np.arange(96) % 4, np.arange(96)//4 % 6 + 1
+    emb = np.random.default_rng(1).normal(size=(4, 8))[pid] + rng.normal(size=(96, 8))
+    names = [f"cam{c}/{p:04}/{i:04}.jpg" for i, (c, p) in enumerate(zip(cam, pid))]
+    e = Embeddings(emb.astype("float32"), pid, cam, names,
+                   columns=dict(modality=np.where(np.isin(cam, (3, 6)), "infrared", "visible")))
+    e.save(tmp_path / "features.npz")
+    own = dict(query=str(tmp_path / "features.npz"), gallery=str(tmp_path / "features.npz"))
+    done = run_notebook("camera_bias", tmp_path / "run", preset="smoke", protocol="sysu.all", draw=4, **own)
+    want = retrieval_metrics(e, e, protocol="sysu.all").draws[4]
+    first, end = done.metrics["rows"][0], RunEnd.from_dict(done.metrics["ending"])
+    assert first["dataset"] == "features, protocol sysu.all, draw 4 of 0 to 9"
+    assert first["metrics"]["mAP"] == pytest.approx(want["mAP"])
+    assert end.rows[1].scores["mAP"] == pytest.approx(want["mAP"])
 
 
 def test_marked_search(tmp_path):

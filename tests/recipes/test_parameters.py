@@ -166,6 +166,8 @@ def test_what_is_there_and_is_not_what_is_wanted_is_refused(name, given, says, t
     ("word_masking", dict(world_seed=500), "trained on already"), ("camera_bias", dict(seed=500), "trained on already"),
     ("failure_browser", dict(seed=500), "trained on already"), ("caption_cot", dict(seed=500), "trained on already"),
     ("dart3", dict(seed=2**32 - 2, seeds=5), "the last must be"), ("starts", dict(seed=2**32 - 1), "the last must be"),
+    ("camera_bias", dict(draw=2), "draw=2 is of a protocol"), ("camera_bias", dict(protocol="sysu.al"), "sysu.all"),
+    ("camera_bias", dict(protocol="sysu.all", draw=10), "draw=10"),
     ("camera_bias", dict(tau=math.inf), "tau"), ("camera_bias", dict(k=10**6), "k=1000000"),
     ("attention_maps", dict(models="bot_tiny", methods="queries"), "none of bot_tiny"),
     ("text_granularity", dict(execution="--speed accumulate=3"), "does not divide"),

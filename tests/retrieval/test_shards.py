@@ -1,13 +1,16 @@
 """Embeddings on disk: what a killed writer leaves, rows chosen as in memory, processes, missing extras."""
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from reid_lab.core.distributed import torchrun
 from reid_lab.core.files import write_sums
 from reid_lab.retrieval.shards import Shards
 
@@ -120,6 +123,32 @@ def test_processes_of_torchrun_share_a_table(tmp_path, monkeypatch, capsys):
     want = px.mean((1, 2)) @ torch.arange(18.).reshape(3, 6)
     torch.testing.assert_close(g.read(), want, rtol=1e-5, atol=1e-5)
     assert g.cam.tolist() == [0]*20 + [-1]*30 and g.meta["data"] == "fifty"   # shards without a camera keep the column
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    "What one process scores, and two, which made the features together, in memory and in shards"
+    program, out = Path(__file__).parent/"protocols_program.py", tmp_path_factory.mktemp("protocols")
+    spec = importlib.util.spec_from_file_location("protocols_program", program)
+    one = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(one)
+    e = one.embed_images(one.Pixels(), one.people(), batch_size=7, quiet=True)
+    torchrun(2, program, out)
+    return one.scored(e, e), torch.load(out/"two.pt", weights_only=True)
+
+
+def test_two_processes_write_the_shards_that_protocols_score(by_two):
+    assert by_two[1]["wrote"] == [5, 5]
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_protocols_of_two_processes_are_those_of_one(by_two, rank, where):
+    "Scores of every process, draws too, over features of which each has embedded a half"
+    want, found = by_two[0], by_two[1]["found"][rank][where]
+    assert list(found) == list(want) and len({tuple(scores) for scores in want.values()}) > 5
+    for name, scores in want.items():
+        assert found[name] == pytest.approx(scores, rel=1e-5), name
 
 
 @pytest.mark.parametrize("module, call, line", [
