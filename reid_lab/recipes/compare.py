@@ -316,6 +316,7 @@ def _of_all(entries, on, settings, sets, embedding):
               for entry, kind in zip(entries, kinds) if kind == 'model'}
     found = []
     for dataset in on or [None]:
+        if settings.protocol is not None: refuse_foreign(settings.protocol, str(dataset or ''))
         asked = open_set(dataset, sets) if models else None
         if asked: _check_rule(settings, asked, kinds)
         features = []

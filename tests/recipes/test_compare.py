@@ -124,3 +124,15 @@ def test_a_rule_of_another_benchmark_is_refused():
     assert "split: unknown" in " ".join(found.remarks())
     with pytest.raises(ValueError, match="sysu.all' is of sysu-mm01, and these are features of regdb"):
         compare(dict(a=tuple(sides)), settings=CompareSettings(protocol="sysu.all"))
+
+
+@pytest.mark.parametrize("protocol, says", [("sysu.all", "is of sysu-mm01, and these are features of regdb"),
+                                            ("wildlife", "asks for animals, and these are features of regdb")])
+def test_a_rule_of_another_benchmark_is_refused_by_the_name_of_the_set(tmp_path, protocol, says):
+    "Files that do not note their data, in the folder of a dataset"
+    f, folder = model("a", .5, 0), tmp_path/"ours"/"regdb"
+    for side, e, kind in (("query", f.q, "infrared"), ("gallery", f.g, "visible")):
+        e.assign(modality=[kind]*len(e)).save(folder/side)
+    how = dict(entries=[f"ours={tmp_path/'ours'}"], on=["regdb"])
+    assert compare(**how, settings=CompareSettings(protocol="regdb.t2v")).scores().queries[0] > 0
+    with pytest.raises(ValueError, match=says): compare(**how, settings=CompareSettings(protocol=protocol))

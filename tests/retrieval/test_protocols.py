@@ -11,12 +11,22 @@ from helpers.protocols import features, for_protocol, is_junk, naive_draws, naiv
 from hypothesis import assume, given, settings, strategies as st
 
 import reid_lab.retrieval.metrics as metrics
+from reid_lab.datasets.registry import DATASETS
 from reid_lab.retrieval.draws import apply_protocol
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.junk import Junk
 from reid_lab.retrieval.left_out import MissingColumn
 from reid_lab.retrieval.metrics import Scoring, metrics_from_similarity, retrieval_metrics
-from reid_lab.retrieval.protocols import PROTOCOLS, Draw, Measure, Protocol, Rows, as_protocol
+from reid_lab.retrieval.protocols import (
+    PROTOCOLS,
+    Draw,
+    Measure,
+    Protocol,
+    Rows,
+    as_protocol,
+    refuse_foreign,
+    subject_of,
+)
 from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.shards import Shards, write_shards
 
@@ -391,3 +401,22 @@ def test_a_protocol_that_leaves_out_every_match_has_a_remedy_of_its_own():
         with pytest.raises(ValueError, match=f"only in images that protocol='{name}' leaves out") as error:
             retrieval_metrics(e, e.assign(), protocol=name)
         assert "junk=" not in str(error.value)
+
+
+def test_every_registered_dataset_has_a_subject():
+    "People, vehicles or animals, of which protocols ask for one; the World and unknown names are not refused"
+    assert {name for name in DATASETS if not subject_of(name)} == {"world"}
+    for name, dataset in DATASETS.items():
+        for protocol in dataset.protocols: refuse_foreign(PROTOCOLS[protocol], name)
+
+
+@pytest.mark.parametrize("names, protocol, says", [
+    (("market1501", "wildlife"), "market", "market1501 (people) and wildlife (animals): none is on both sides"),
+    (("wildlife", "wildlife"), "market", "asks for people, and these are features of wildlife (animals)"),
+    (("veri-776", ""), "wildlife", "asks for animals, and these are features of veri-776 (vehicles)")])
+def test_people_are_not_searched_among_animals(names, protocol, says):
+    sides = [Embeddings(np.eye(4, dtype="float32"), [0, 1, 0, 1], [0, 0, 1, 1], meta=dict(data=name)) for name in names]
+    for score in (retrieval_metrics, rank):
+        with pytest.raises(ValueError, match=re.escape(says)): score(*sides, protocol=protocol)
+    own = replace(PROTOCOLS[protocol], name="mine")
+    if names[0] == names[1]: assert rank(*sides, protocol=own)[0].shape == (4, 10)
