@@ -24,6 +24,8 @@ from reid_lab.retrieval.embeddings import Embeddings, embed_images, embed_texts
 from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
 from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.rerank import rerank_k_reciprocal
+from reid_lab.retrieval.tracklets import POOLINGS, pool_tracklets, pool_tracks
+from reid_lab.retrieval.visible_parts import estimated_visibility, stripe_features, visible_similarity
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import AdaptedScene
 from reid_lab.widgets.scene import Scene
@@ -82,6 +84,27 @@ def test_scores_of_features_that_are_on_the_device(name):
     "To eight digits: the order of sums in a product of matrices is another"
     cpu, shadow = on_both(lambda device: SCORES[name](*some_features(device)))
     assert differences(cpu, shadow) == []
+
+
+@pytest.mark.parametrize("how", POOLINGS)
+def test_tracks_and_tracklets_are_pooled(how):
+    def work(device):
+        q, _ = some_features(device)
+        e = Embeddings(q.emb, q.pid).assign(track=q.pid, tracklet=[f"t{pid}" for pid in q.pid])
+        pooled = pool_tracks(e, how)
+        assert len(pooled) == 12 < len(e)
+        return pooled.emb, pool_tracklets(e, how).emb, pooled.pid
+
+    check_same(work)
+
+
+def test_visible_parts():
+    def work(device):
+        parts = stripe_features(on(device, "bot_tiny"), TABLE).to(device)
+        visible = estimated_visibility(parts[:4], parts[4:], .5, 3)
+        return parts, visible, visible_similarity(parts[:4], parts[4:], visible, torch.ones_like(parts[4:, :, 0]))
+
+    check_same(work)
 
 
 def test_the_audit_of_cameras():

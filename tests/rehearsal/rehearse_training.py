@@ -5,12 +5,14 @@ import torch
 from helpers.towers import TOK, tiny
 from rehearsal.both import DEVICE, SIZE, Samples, build, check_same, differences, on_both, trained
 
-from reid_lab.data.loaders import Batches, Loading
+from reid_lab.data.loaders import Batches, Loading, ModalityOrder
 from reid_lab.datasets.image_sets import tiny_table
-from reid_lab.losses import fuzzy, image, modality, text
+from reid_lab.losses import clothes, fuzzy, image, modality, text
 from reid_lab.losses.added import add_losses, added_losses
 from reid_lab.losses.basics import terms
 from reid_lab.meta.camera_batchnorm import CBNStep, with_camera_batchnorm
+from reid_lab.meta.clothes import CALStep, clothes_owners
+from reid_lab.meta.cluster_contrast import UPDATES, ClusterContrast, Clustering, Contrast, cluster_loss
 from reid_lab.meta.dmg import CameraHalves, DMGStep
 from reid_lab.meta.dual_speed import DualSpeed, ReleasedDualSpeed, Rounds, Task
 from reid_lab.meta.memory import ErrorMemory
@@ -76,6 +78,47 @@ def test_the_released_tasks_of_camel():
 def test_dual_speed_of_every_model(name):
     check_same(lambda device: trained(tiny(name), device, 2,
                                       strategy=DualSpeed([Task()]*2, rounds=Rounds(iters_per_task=1))))
+
+
+def dressed():
+    "Eight people in two sets of clothes, before cameras of two modalities"
+    table = tiny_table(8, 4)
+    return table.assign(clothes=2*table["pid"] + table["cam"] % 2, modality=table["cam"]//2)
+
+
+@pytest.mark.parametrize("name", IMAGE)
+def test_a_step_of_cal(name):
+    def work(device):
+        table, strategy = dressed(), CALStep(clothes_owners(dressed()))
+        found = trained(build(name, n_ids=8), device, 2, Batches(table, 8, SIZE), strategy=strategy)
+        return found, strategy.state_dict()["classifier"]
+
+    check_same(work)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_training_without_labels(update):
+    "Clusters of the features, the memory of their centres, and a second epoch with clusters of its own"
+    table = tiny_table(8, 4)
+
+    def work(device):
+        strategy = ClusterContrast(table, Clustering(k1=3, k2=2, eps=.35, min_samples=2), Contrast(update=update))
+        found = trained(build("bot_tiny", n_ids=1), device, 12, Batches(table, 8, SIZE, sampler="pk"), strategy=strategy)
+        assert len(strategy.history) > 1 and strategy.centres.device.type == torch.device(device).type
+        return found, strategy.labels, strategy.centres, strategy.history
+
+    check_same(work)
+
+
+def test_hetero_centre_triplets_in_a_training():
+    def work(device):
+        model = build("bot_tiny", n_ids=8)
+        add_losses(model, added_losses("2*hetero_center"))
+        batches = Batches(dressed(), 16, SIZE, sampler=ModalityOrder(2), augment="channel")
+        return trained(model, device, 2, batches)
+
+    found = check_same(work)
+    assert float(found["losses"]["hetero_center_loss"]) > 0
 
 
 def test_prompts_of_clip_reid():
@@ -201,6 +244,10 @@ LOSSES = {
     "circle": lambda x: image.circle(x["emb"], x["pid"]),
     "supcon": lambda x: image.supcon(x["emb"], x["other"], x["pid"]),
     "hetero_center": lambda x: modality.hetero_center(x["emb"], x["pid"], torch.arange(8, device=x["pid"].device) % 2),
+    "clothes_classification": lambda x: clothes.clothes_classification(x["emb"], x["pid"], x["centers"]),
+    "clothes_adversarial": lambda x: clothes.clothes_adversarial(x["emb"], x["pid"], x["centers"],
+                                                                 torch.arange(4, device=x["pid"].device)//2),
+    "cluster_loss": lambda x: cluster_loss(x["emb"], x["centers"], x["pid"]),
     "meta_discrimination": lambda x: image.meta_discrimination(x["emb"], x["pid"], x["other"], x["pid"]),
     "itc": lambda x: text.itc(x["emb"], x["other"]),
     "itc of identities": lambda x: text.itc(x["emb"], x["other"], x["pid"]),
