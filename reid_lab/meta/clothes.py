@@ -77,9 +77,8 @@ def _check_owner(self:CALStep, clothes, pid):
 def _start(self:CALStep, emb, seed):
     "The classifier and its optimiser, when the width of the features is known; with a saved state, if there is one"
     drawn = torch.empty(len(self.owner), emb.shape[1]).uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
-    self._classifier = nn.Linear(emb.shape[1], len(self.owner), bias=False)
+    self._classifier = nn.Linear(emb.shape[1], len(self.owner), bias=False, device=emb.device)
     self._classifier.weight.data.copy_(drawn/drawn.norm(dim=1, keepdim=True))
-    self._classifier.to(emb.device)
     from_main(self._classifier)
     self._opt = torch.optim.Adam(self._classifier.parameters(), self.lr, weight_decay=5e-4)
     if self._saved:

@@ -49,8 +49,9 @@ def move_centres(centres:torch.Tensor, # (C,D) of length 1, changed in place
     check_choice('update', update, UPDATES)
     emb = normalize(emb.detach().to(centres), dim=1)
     rows = range(len(emb)) if update == 'all' else _hardest(centres, emb, label)
+    numbers = label.tolist()    # at once: each number that is asked of a GPU waits for it
     for row in rows:
-        k = int(label[row])
+        k = numbers[row]
         centres[k] = normalize(momentum*centres[k] + (1 - momentum)*emb[row], dim=0)
 
 
@@ -178,7 +179,11 @@ def relabel(self:ClusterContrast, model:torch.nn.Module, # An image model
 def batches(self:ClusterContrast, learn:Learner, # Whose loader says how large a batch is
     ) -> Batches:
     "Batches of the images in clusters, which are their people"
-    now = learn.loader
+    now, n_clusters = learn.loader, max(self.labels) + 1
+    if n_clusters < now.full_size//self.k:
+        raise ValueError(f'epoch {learn.epoch}: {n_clusters} cluster(s), and a batch of {now.full_size} images has '
+                         f'{self.k} of each of {now.full_size//self.k}; lower eps={self.how.eps} so that the images '
+                         'make more clusters, or take a smaller batch')
     table = self.table.assign(pid=self.labels).where(pid=lambda label: label >= 0)
     return Batches(table, now.B, now.size, seed=learn.seed, sampler='pk', k=self.k, augment=self.augment,
                    loading=now.loading, part=now.part)

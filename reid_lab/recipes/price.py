@@ -4,27 +4,34 @@
 
 # %% auto #0
 __all__ = ['PRICED', 'TASKS_OF', 'LADDER', 'reid_job', 'text_job', 'camel_job', 'Training', 'finetune_job', 'start_job',
-           'TrainingPrice', 'RunPrice', 'priced_experiment', 'price_run', 'Proposal', 'propose', 'price_lines',
-           'this_gpu', 'opening_lines']
+           'arm_job', 'unsupervised_job', 'TrainingPrice', 'RunPrice', 'priced_experiment', 'price_run', 'Proposal',
+           'propose', 'price_lines', 'this_gpu', 'opening_lines']
 
 # %% ../../nbs/14_recipes/64_price.ipynb #9dfe0cf0
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ..core.basics import check_choice
+from ..data.table import ReidTable
 from ..datasets.protocols.dg_splits import TARGETS
 from ..datasets.registry import DATASETS
 from ..losses.added import add_losses, added_losses
+from ..meta.cluster_contrast import ClusterContrast
 from ..meta.dual_speed import Task
 from ..models.zoo import MODELS, create_model
+from .arms import PRESETS as CONDITION_SIZES, arm_settings
 from .camel import make_strategy, set_negatives
 from .camel_settings import Config
+from .conditions import STUDIES as CONDITIONS
 from reid_lab.recipes.finetune import (
     Budget,
     FinetuneTrain,
@@ -38,11 +45,17 @@ from reid_lab.recipes.finetune import (
     own_settings,
     own_source,
 )
-from .preflight import PLANS
+from .preflight import PLANS, images_seen, train_size
 from .reid import ReidTrain, Scheme, reid_optimiser, reid_settings
 from .starts import STARTS, STUDIES, vit_batch, vit_pair
 from .study import find_study
 from .text import TextTrain, text_optimiser
+from reid_lab.recipes.unsupervised import (
+    STUDIES as UNSUPERVISED,
+    UnsupervisedTrain,
+    given_settings,
+    unsupervised_settings,
+)
 from ..training.lora import Adapters
 from ..training.options import Execution, precision_of, spelled
 from reid_lab.training.step_price import (
@@ -253,6 +266,89 @@ def _startings(p, processes):
     n_images = len(job.batch(job.make())['pid'])*processes
     return [Training(f'{name}, {n_seeds} seed(s)', job, n_seeds*steps*n_images)]
 
+# %% ../../nbs/14_recipes/64_price.ipynb #64e1a001
+def _people_of_set(name): # Key of `DATASETS`; 0: not known
+    "Identities of the training split, as published"
+    if name not in DATASETS: return 0
+    return int(np.max((DATASETS[name].counts or {}).get('train', (0,))[0]))
+
+
+def _device_asked(s): return 'cpu' if s.device in ('cpu', 'mps') else 'cuda'
+
+
+def _two_of_each(n_ids):
+    "Training rows of a World's people: each before cameras of two modalities, and in two sets of clothes"
+    both = np.arange(2*n_ids)
+    frame = pd.DataFrame(dict(path=[f'{row}.jpg' for row in both], pid=both//2, cam=both % 2, split='train',
+                              role='gallery', clothes=both, modality=both % 2))
+    return ReidTable(frame, None, lambda paths: [])
+
+
+def arm_job(s:ReidTrain, # Settings of the arm
+    scheme:Scheme, # Its batches and steps
+    n_ids:int, # People who are trained on
+    ) -> StepJob:
+    "A step of an arm of a comparison, in its last epoch: what begins later has begun"
+    if 'begin' in dict(scheme.facts): scheme = replace(scheme, strategy=partial(scheme.strategy, begin=0))
+    job = reid_job(s, n_ids, replace(scheme, sampler='pk'))
+
+    def batch(model):
+        found, second = job.batch(model), torch.arange(s.batch_size) % 2
+        return found | dict(clothes=2*found['pid'] + second, modality=second)
+
+    return replace(job, batch=batch)
+
+
+def _conditions(p, processes):
+    "The trainings of run_conditions: an arm with all its rates and seeds"
+    study = CONDITIONS[find_study(CONDITIONS, p.study)]
+    people, _ = CONDITION_SIZES[check_choice('preset', p.preset, CONDITION_SIZES)].people
+    own = {name: getattr(p, name) for name in ('model', 'weights', 'device') if getattr(p, name)}
+    images, jobs, devices = {}, {}, {}
+    for setting in study.only(p.methods):
+        s, arm = arm_settings(study, setting, p.preset, **own), study.arms[setting['name']]
+        of_part = replace(s, batch_size=s.batch_size//processes)
+        rows = _two_of_each(people)
+        jobs[arm.title] = arm_job(of_part, arm.scheme(rows, s), people)
+        devices[arm.title] = _device_asked(s)
+        images[arm.title] = images.get(arm.title, 0) + images_seen(4*people, s.batch_size, s.steps, s.epochs)
+    n_seeds = study.n_seeds(p.preset, p.seeds)
+    return [Training(title, job, n_seeds*images[title], devices[title]) for title, job in jobs.items()]
+
+
+class _KnownClusters(ClusterContrast):
+    "As many clusters as there are people; none are made"
+    def __init__(self, s, n_ids):
+        super().__init__(None, s.clustering, s.contrast, k=s.k, augment=s.augment)
+        self.n_ids = n_ids
+
+    def forward(self, learn, batch):
+        if not len(self.centres): self.centres = torch.ones(self.n_ids, learn.net.dim)
+        return super().forward(learn, batch)
+
+
+def unsupervised_job(s:UnsupervisedTrain, # Settings
+    n_ids:int, # Clusters: as many as there are people
+    ) -> StepJob:
+    "A step of a training without labels; the memory of its centres moves with it"
+    def make(): return create_model(s.model, **dict(s.model_kw, n_ids=1, weights='none'))
+    def batch(model): return _images(s.batch_size, model.size, s.k)
+    return StepJob(make, batch, dict(lr=s.lr), lambda: _KnownClusters(s, n_ids))
+
+
+def _unsupervised(p, processes):
+    "The trainings of run_unsupervised, as if clusters were the people, all with as many images"
+    study = UNSUPERVISED[find_study(UNSUPERVISED, p.study)]
+    s = unsupervised_settings(p.preset, **given_settings(p))
+    n_images, seeds = train_size(p.dataset, p.preset, 'reid'), study.n_seeds(p.preset, p.seeds)
+    if not n_images: raise ValueError(f'dataset={p.dataset!r}: its training images are not known; give another')
+    n_ids = _people_of_set(p.dataset) or _people_of([g for g in WORLDS[p.preset]['reid'] if g.split == 'train'])
+    job = unsupervised_job(replace(s, batch_size=s.batch_size//processes), n_ids)
+    trained = [setting for setting in study.settings if setting['name'] != 'start']
+    of_epoch = n_ids*math.ceil(n_images/n_ids/s.k)*s.k     # the images of a cluster are filled up to a multiple of k
+    images = seeds*len(trained)*images_seen(of_epoch, s.batch_size, 0, s.epochs)
+    return [Training(f'{len(trained)} ways, {seeds} seed(s), about', job, images, _device_asked(s))]
+
 # %% ../../nbs/14_recipes/64_price.ipynb #bd1145ea
 @dataclass(frozen=True)
 class TrainingPrice:
@@ -295,15 +391,15 @@ class RunPrice:
         return sum(training.steps*each for training, each in zip(self.trainings, seconds))/3600
 
 
-PRICED = (*PLANS, 'finetune', 'starts')     # experiments that have a price
-_OWN = dict(finetune=_finetunings, starts=_startings)
+_OWN = dict(finetune=_finetunings, starts=_startings, conditions=_conditions, unsupervised=_unsupervised)
+PRICED = (*PLANS, *_OWN)    # experiments that have a price
 TASKS_OF = dict(camel='text', cfam='text', cfan='aerial', dart3='reid', dmg='reid')   # of the World
 
 
 def _n_ids(experiment, plan, preset):
     "Identities that are trained on"
     names = [name for name, _ in plan.sets if name in DATASETS and name not in TARGETS]
-    known = [int(np.max((DATASETS[name].counts or {}).get('train', (0,))[0])) for name in dict.fromkeys(names)]
+    known = [_people_of_set(name) for name in dict.fromkeys(names)]
     if any(known): return sum(known) if experiment == 'dmg' else max(known)
     groups = WORLDS[preset][TASKS_OF[experiment]] if preset in WORLDS else ()
     return max(2, sum(group.ids for group in groups if group.split == 'train'))
@@ -472,6 +568,9 @@ def _helps(price, gpu):
             f'{_size(last.step.memory)}; take a smaller model or batch, or more --processes']
 
 
+_ON_TOP = dict(unsupervised=', features and clusters of each epoch')
+
+
 def price_lines(price:RunPrice, # From `price_run`
     gpus:Sequence[str]=tuple(GPUS), # Cards by name, see `find_gpu`
     share:float=.3, # Of their peak that is reached
@@ -493,7 +592,7 @@ def price_lines(price:RunPrice, # From `price_run`
     lines += [_card_line(price, gpu, share) for gpu in cards]
     small = [gpu for gpu in cards if not step.fits(gpu)]
     if helps and small: lines += _helps(price, max(small, key=lambda gpu: gpu.memory))
-    return [*lines, '  on top: reading images, evaluation, averages of weights']
+    return [*lines, f'  on top: reading images, evaluation, averages of weights{_ON_TOP.get(price.experiment, "")}']
 
 
 def this_gpu() -> str | None: # Key of `GPUS`; None: there is none, or an unknown one

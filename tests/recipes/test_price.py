@@ -8,12 +8,17 @@ from torch.profiler import ProfilerActivity, profile
 
 from reid_lab.cli.commands import main
 from reid_lab.datasets.image_sets import tiny_table, write_images
+from reid_lab.experiments.notebooks import experiments
+from reid_lab.meta.clothes import CALStep
 from reid_lab.recipes import finetune as ft, price as module
+from reid_lab.recipes.arms import arm_settings, arm_world, train_arm
 from reid_lab.recipes.camel_settings import Config
+from reid_lab.recipes.conditions import STUDIES as CONDITIONS
 from reid_lab.recipes.preflight import PLANS
-from reid_lab.recipes.price import LADDER, camel_job, opening_lines, price_lines, price_run, propose, reid_job
+from reid_lab.recipes.price import LADDER, PRICED, camel_job, opening_lines, price_lines, price_run, propose, reid_job
 from reid_lab.recipes.reid import ReidTrain
 from reid_lab.recipes.starts import STARTS, start_table
+from reid_lab.recipes.unsupervised import UNSUPERVISED_PRESETS, train_unsupervised, unsupervised_table
 from reid_lab.training.options import Execution
 from reid_lab.training.step_price import GPUS, Gpu, price_step, train_steps
 from reid_lab.world.plan import PRESETS as WORLDS
@@ -189,3 +194,51 @@ def test_a_plan_of_finetune_and_starts_is_printed(capsys):
     assert main(["run", "attention_maps", "--plan"]) == 2 and "finetune, starts" in capsys.readouterr().err
     words = ["-p", "preset=smoke", "-p", "lora=4"]      # a network of convolutions has nothing that adapters are for
     assert main(["run", "finetune", "--plan", *words]) == 1 and "no linear layers" in capsys.readouterr().out
+
+
+# Experiments without a price: they train nothing, or a model of a tutorial's size whatever the preset
+UNPRICED = {"attention_maps", "camera_bias", "caption_cot", "failure_browser", "marked_search", "text_granularity",
+            "word_masking"}
+
+
+def test_every_experiment_is_priced_or_named_here(): assert {*experiments()} == set(PRICED) | UNPRICED
+
+
+CONDITION = dict(preset="smoke", study="clothes", model="", weights="", methods=[], seeds=2, device="")
+
+
+def test_the_arms_of_a_comparison_are_priced_as_they_are_trained():
+    study, price = CONDITIONS["clothes"], price_run("conditions", SimpleNamespace(**CONDITION))
+    assert [training.name for training in price.trainings] == ["BoT", "+ CAL"] and not price.unpriced
+    assert isinstance(price.trainings[1].job.strategy(), CALStep) and price.trainings[1].job.strategy().begin == 0
+    setting = dict(name="cal")
+    done = train_arm(study, setting, arm_world(study, "smoke").table(), "smoke", weights="none")
+    assert price.trainings[1].images == 2*done.images
+    plain, cal = (training.step for training in price.trainings)
+    assert cal.launches > plain.launches and cal.flops > plain.flops and cal.parameters == plain.parameters
+    two = price_run("conditions", SimpleNamespace(**CONDITION), Execution(processes=2))
+    assert two.dearest.step.images*2 == cal.images and two.dearest.steps == price.dearest.steps
+
+
+def test_rates_of_an_arm_are_one_line():
+    own = dict(CONDITION, study="infrared_rates", methods=["centre", "both"])
+    price = price_run("conditions", SimpleNamespace(**own))
+    s = arm_settings(CONDITIONS["infrared_rates"], dict(name="centre"), "smoke")
+    assert len(price.trainings) == 2 and not price.unpriced
+    assert price.trainings[0].images == 2*2*s.steps*s.batch_size          # two rates, two seeds
+
+
+def test_training_without_labels_is_priced_as_if_clusters_were_people():
+    asked = dict(preset="smoke", study="main", dataset="world", data_root="", model="", weights="", epochs=0, seeds=1,
+                 device="")
+    price = price_run("unsupervised", SimpleNamespace(**asked))
+    training, = price.trainings
+    done, strategy = train_unsupervised(unsupervised_table("smoke"), "smoke", labels="people", quiet=True)
+    assert training.images == 3*done.images and not price.unpriced
+    assert training.job.make().dim == strategy.centres.shape[1]
+    assert .85 < training.step.memory/measured(training.job) < 1.15
+    assert training.name == "3 ways, 1 seed(s), about"
+    market = price_run("unsupervised", SimpleNamespace(**asked | dict(dataset="market1501")))
+    batch, epochs = UNSUPERVISED_PRESETS["smoke"].batch_size, UNSUPERVISED_PRESETS["smoke"].epochs
+    assert market.trainings[0].images == 3*epochs*(751*20//batch*batch)      # 17.2 images a person, filled up to 20
+    assert "clusters of each epoch" in price_lines(price, ["t4"])[-1]

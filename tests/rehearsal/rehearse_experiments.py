@@ -19,7 +19,10 @@ def rows_of(name, device, folder):
 def own_results(tmp_path, monkeypatch): monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"runs.csv"))
 
 
-@pytest.mark.parametrize("name", ["dmg", "cfam", "cfan"])
+NAMES = ["dmg", "cfam", "cfan", "finetune", "conditions", "unsupervised"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_has_the_rows_of_the_cpu(name, tmp_path):
     shadow, cpu = (rows_of(name, device, tmp_path) for device in ("shadow", "cpu"))
     pd.testing.assert_frame_equal(shadow, cpu, check_exact=True)

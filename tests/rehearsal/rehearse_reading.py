@@ -1,14 +1,18 @@
 """What is done with models that are trained: features, scores, maps, views and captions, on both devices."""
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers.captioning import build_model, photo_of
-from helpers.towers import SAID, SIZE, tiny
+from helpers.towers import SAID, SIZE, osnet_file, randomised, tiny
+from helpers.video import scene
 from helpers.views import VIEWS
+from PIL import Image
 from rehearsal.both import check_same, differences, on_both
+from torchvision.models import detection
 
 from reid_lab.analysis.bias.audit import bias_report
 from reid_lab.analysis.caption_audit import pair_similarity
@@ -17,8 +21,12 @@ from reid_lab.analysis.explain.word_masking import MaskedSearch, word_masking
 from reid_lab.analysis.open_set import search_scores, verification_threshold
 from reid_lab.analysis.search import ask, find
 from reid_lab.analysis.text_scores import evaluate
+from reid_lab.cli.commands import main
+from reid_lab.data.table import ReidTable
 from reid_lab.datasets.captioning.vision import local_captioner
+from reid_lab.datasets.export import export_world
 from reid_lab.datasets.image_sets import tiny_table
+from reid_lab.models.osnet import OSNet
 from reid_lab.models.zoo import list_models, sample_batch
 from reid_lab.retrieval.embeddings import Embeddings, embed_images, embed_texts
 from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metrics
@@ -246,15 +254,56 @@ def test_a_captioner_answers(tmp_path):
     check_same(work)
 
 
-def test_crops_are_embedded_by_the_command(tmp_path):
-    from PIL import Image
+def small_market(folder):
+    "A folder in the layout of Market-1501"
+    people = tiny_table(24, 4, 0, roles=True)
+    table = ReidTable(people.frame.assign(cam=people.frame.cam % 3), None, people.reader, "tiny")
+    export_world(table.where(split=["train", "test"]), "market1501", folder/"Market-1501-v15.09.15", renumber=True)
+    return folder
 
-    from reid_lab.cli.commands import main
-    for i in range(6): Image.fromarray(TABLE.image(i)).resize((32, 64)).save(tmp_path/f"{i:02d}.png")
 
-    def work(device):
-        out = tmp_path/device
-        main(["embed", str(tmp_path), "--model", "clip_tiny", "--out", str(out), "--device", device])
-        return Embeddings.load(out).emb
+def people_in_folders(folder):
+    "A folder of each person"
+    for i in range(6):
+        place = folder/"crops"/str(i//2)
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(TABLE.image(i)).resize((32, 64)).save(place/f"{i:02d}.png")
+    return folder/"crops"
 
-    check_same(work)
+
+def embedded_crops(folder, out, device):
+    main(["embed", str(people_in_folders(folder)), "--model", "clip_tiny", "--out", str(out), "--device", device])
+    return Embeddings.load(out).emb
+
+
+def compared(folder, out, device):
+    words = ["compare", "bot_tiny", "clip_tiny", "--on", str(people_in_folders(folder)), "--out", f"{out}.csv"]
+    assert main([*words, "--device", device]) == 0
+    return pd.read_csv(f"{out}.csv").filter(regex="mAP|R1").to_dict("list")
+
+
+def reproduced(folder, out, device):
+    torch.save(osnet_file(randomised(OSNet("osnet_x1_0")), "osnet_x1_0"), folder/"w.pth")
+    words = ["reproduce", "run", "torchreid-osnet-market1501", "--weights", str(folder/"w.pth"), "--data", str(small_market(folder))]
+    assert main([*words, "--out", f"{out}.json", "--device", device]) == 0
+    return json.loads(Path(f"{out}.json").read_text())["metrics"]
+
+
+def detected(folder, out, device):
+    torch.manual_seed(0)
+    net = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=91)
+    torch.save(net.state_dict(), folder/"d.pth")
+    (folder/"photos").mkdir(exist_ok=True)
+    Image.fromarray(scene(0)).save(folder/"photos"/"a.png")
+    words = ["detect", str(folder/"photos"), "--weights", str(folder/"d.pth"), "--threshold", ".001", "--out", f"{out}.csv"]
+    assert main([*words, "--device", device]) == 0
+    return pd.read_csv(f"{out}.csv").filter(items=["x", "y", "w", "h", "score"]).to_dict("list")
+
+
+COMMANDS = dict(embed=embedded_crops, compare=compared, detect=detected, reproduce=reproduced)  # that take --device
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_same(lambda device: COMMANDS[name](tmp_path, tmp_path/f"out-{device}", device))

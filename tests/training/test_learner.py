@@ -4,7 +4,10 @@ import torch
 from helpers.pseudo_labels import LENGTHS, Net, Points, PseudoLabels, start
 
 from reid_lab.meta.camera_batchnorm import CBNStep
-from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain
+from reid_lab.recipes.finetune import finetune_optimiser, finetune_settings
+from reid_lab.recipes.reid import ReidTrain, reid_optimiser
+from reid_lab.recipes.text import TextTrain, text_optimiser
+from reid_lab.training.learner import Callback, Learner, NotFiniteLoss, Plain, fuse
 from reid_lab.training.schedules import ByEpoch
 from reid_lab.training.speedups import GradCache
 
@@ -188,3 +191,56 @@ def test_a_strategy_within_another_prepares_epochs(wrapped):
     inner = Notes()
     wrapped(inner).before_epoch(Learner(Net(), start(), device="cpu"))
     assert inner.told == 0
+
+
+# ---- one kernel for all parameters
+
+OPTIMISERS = {
+    "the default": lambda model: Learner(model, Points(torch.arange(4), torch.zeros(4).long()), device="cpu").opt.optimizer,
+    "images, AdamW": lambda model: reid_optimiser(model, ReidTrain()),
+    "images, Adam": lambda model: reid_optimiser(model, ReidTrain(optimiser="adam")),
+    "captions, AdamW": lambda model: text_optimiser(model, TextTrain()),
+    "captions, Adam": lambda model: text_optimiser(model, TextTrain(optimiser="adam")),
+    "fine-tuning": lambda model: finetune_optimiser(model, finetune_settings("smoke"))}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_adam_of_every_recipe_is_fused_on_a_gpu_and_only_there(name):
+    opt = OPTIMISERS[name](Net())
+    for device in ("cpu", "mps"):
+        fuse(opt, device)
+        assert not any(group["fused"] for group in opt.param_groups)
+    fuse(opt, "cuda:1")
+    assert all(group["fused"] for group in opt.param_groups)
+
+
+def test_what_an_optimiser_says_of_its_steps_stays():
+    for own in (dict(foreach=True), dict(capturable=True), dict(fused=False)):
+        opt = torch.optim.AdamW(Net().parameters(), **own)
+        fuse(opt, "cuda")
+        assert not opt.param_groups[0]["fused"]
+    sgd = torch.optim.SGD(Net().parameters(), .1)
+    fuse(sgd, "cuda")
+    assert not sgd.param_groups[0]["fused"]
+
+
+def test_a_training_asks_for_the_kernel_behind_the_move(monkeypatch):
+    asked = []
+    monkeypatch.setattr("reid_lab.training.learner.fuse", lambda opt, device: asked.append((type(opt).__name__, device)))
+    Learner(Net(), Points(torch.arange(4), torch.zeros(4).long()), device="cpu")
+    assert asked == [("AdamW", "cpu")]
+
+
+def test_steps_of_the_kernel_are_those_of_the_loop():
+    "Its CPU form"
+    def weights(fused):
+        net = Net()
+        opt = torch.optim.AdamW(net.parameters(), lr=.1, betas=(.9, .98), weight_decay=.01, fused=fused)
+        for seed in range(4):
+            torch.manual_seed(seed)
+            opt.zero_grad()
+            net.scores(torch.randn(8, 3)).square().mean().backward()
+            opt.step()
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+    torch.testing.assert_close(weights(True), weights(False), rtol=0, atol=1e-6)
