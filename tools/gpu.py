@@ -24,7 +24,7 @@ from reid_lab.recipes.device_check import STEPS, Check, DeviceReport, Figure, de
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = dict(equal=("equal to the CPU", "equal to the CPU in 16 bits"), steps=("a step beside its plan",),
              experiments=("experiments at smoke",), tests=("tests",))
-TESTS = ("core", "training", "reading", "towers", "released")     # tests/rehearsal/rehearse_*.py, which compare with the CPU
+TESTS = ("core", "training", "reading", "towers", "released")     # rehearse_*.py, which compare with the CPU
 NO_GPU = """No GPU: torch {version} finds none of {devices} on this machine, so there is nothing to check.
   make rehearsal    tries the same code on a stand-in for a GPU, without one
   nvidia-smi        says whether the driver sees a card; a torch without CUDA (its version ends in +cpu) sees none"""

@@ -1,4 +1,4 @@
-"Which attention goes through `scaled_dot_product_attention`, whose kernels need no memory for weights, and which does not"
+"Which attention goes through `scaled_dot_product_attention`, whose kernels keep no weights, and which does not"
 from collections import Counter
 
 import pytest

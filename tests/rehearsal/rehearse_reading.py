@@ -284,8 +284,8 @@ def compared(folder, out, device):
 
 def reproduced(folder, out, device):
     torch.save(osnet_file(randomised(OSNet("osnet_x1_0")), "osnet_x1_0"), folder/"w.pth")
-    words = ["reproduce", "run", "torchreid-osnet-market1501", "--weights", str(folder/"w.pth"), "--data", str(small_market(folder))]
-    assert main([*words, "--out", f"{out}.json", "--device", device]) == 0
+    words = ["reproduce", "run", "torchreid-osnet-market1501", "--weights", str(folder/"w.pth")]
+    assert main([*words, "--data", str(small_market(folder)), "--out", f"{out}.json", "--device", device]) == 0
     return json.loads(Path(f"{out}.json").read_text())["metrics"]
 
 
@@ -295,8 +295,8 @@ def detected(folder, out, device):
     torch.save(net.state_dict(), folder/"d.pth")
     (folder/"photos").mkdir(exist_ok=True)
     Image.fromarray(scene(0)).save(folder/"photos"/"a.png")
-    words = ["detect", str(folder/"photos"), "--weights", str(folder/"d.pth"), "--threshold", ".001", "--out", f"{out}.csv"]
-    assert main([*words, "--device", device]) == 0
+    words = ["detect", str(folder/"photos"), "--weights", str(folder/"d.pth"), "--threshold", ".001"]
+    assert main([*words, "--out", f"{out}.csv", "--device", device]) == 0
     return pd.read_csv(f"{out}.csv").filter(items=["x", "y", "w", "h", "score"]).to_dict("list")
 
 

@@ -103,7 +103,8 @@ def test_a_training_without_labels(update):
 
     def work(device):
         strategy = ClusterContrast(table, Clustering(k1=3, k2=2, eps=.35, min_samples=2), Contrast(update=update))
-        found = trained(build("bot_tiny", n_ids=1), device, 12, Batches(table, 8, SIZE, sampler="pk"), strategy=strategy)
+        batches = Batches(table, 8, SIZE, sampler="pk")
+        found = trained(build("bot_tiny", n_ids=1), device, 12, batches, strategy=strategy)
         assert len(strategy.history) > 1 and strategy.centres.device.type == torch.device(device).type
         return found, strategy.labels, strategy.centres, strategy.history
 

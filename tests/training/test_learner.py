@@ -195,8 +195,11 @@ def test_a_strategy_within_another_prepares_epochs(wrapped):
 
 # ---- one kernel for all parameters
 
+def four(): return Points(torch.arange(4), torch.zeros(4).long())
+
+
 OPTIMISERS = {
-    "the default": lambda model: Learner(model, Points(torch.arange(4), torch.zeros(4).long()), device="cpu").opt.optimizer,
+    "the default": lambda model: Learner(model, four(), device="cpu").opt.optimizer,
     "images, AdamW": lambda model: reid_optimiser(model, ReidTrain()),
     "images, Adam": lambda model: reid_optimiser(model, ReidTrain(optimiser="adam")),
     "captions, AdamW": lambda model: text_optimiser(model, TextTrain()),
@@ -226,8 +229,9 @@ def test_what_an_optimiser_says_of_its_steps_stays():
 
 def test_a_training_asks_for_the_kernel_behind_the_move(monkeypatch):
     asked = []
-    monkeypatch.setattr("reid_lab.training.learner.fuse", lambda opt, device: asked.append((type(opt).__name__, device)))
-    Learner(Net(), Points(torch.arange(4), torch.zeros(4).long()), device="cpu")
+    def ask(opt, device): asked.append((type(opt).__name__, device))
+    monkeypatch.setattr("reid_lab.training.learner.fuse", ask)
+    Learner(Net(), four(), device="cpu")
     assert asked == [("AdamW", "cpu")]
 
 
