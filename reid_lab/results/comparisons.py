@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ONE_OF', 'ROUNDING', 'summarise', 'Paired', 'paired_scores', 'starts_that_differ', 'model_of', 'note_of_starts',
-           'paired', 'smallest_effect', 'relative_to', 'Intervals', 'paired_table']
+           'paired', 'smallest_effect', 'relative_to', 'Intervals', 'holm_of', 'paired_table']
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #c4db7269
 import math
@@ -24,6 +24,7 @@ from reid_lab.results.rows import (
     place_of,
     row_starts,
 )
+from .significance import Equivalence, comparisons_note, equivalence, holm, paired_p, resolved_after
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #0c5ad1e8
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Paired:
     level:float=.95
     values:tuple=() # The differences, in order of the pairing key
     note:str='' # Why the difference is not one of what is compared alone
+    p:float=math.nan # Two-sided, of Student's t; NaN where no spread was seen
 
     @property
     def low(self) -> float: return min(self.t_low, self.boot_low)
@@ -103,6 +105,11 @@ class Paired:
         if self.low > 0: return 'higher'
         if self.high < 0: return 'lower'
         return 'not resolved'
+
+    def equivalence(self, margin:float, # The smallest difference that counts, above 0
+        ) -> Equivalence: # Of paired differences
+        "Whether both are level within a margin: two one-sided tests at 5 %"
+        return equivalence(self.diff, self.sd, self.n, margin)
 
     def __str__(self):
         text = (f"{self.metric}: {self.b} - {self.a} = {self.diff:+z.2f} (sd {self.sd:.2f}, n={self.n}), "
@@ -160,7 +167,8 @@ def paired_scores(metric:str, # What they are
     between = _intervals(found.values.to_numpy(), found.sd, level)
     return Paired(metric=metric, a='a', b='b', n=len(found.values), unpaired=0, mean_a=float(found.a.mean()),
                   mean_b=float(found.b.mean()), diff=float(found.values.mean()), sd=found.sd, **between._asdict(),
-                  level=level, values=tuple(found.values))
+                  level=level, values=tuple(found.values),
+                  p=paired_p(float(found.values.mean()), found.sd, len(found.values)))
 
 # %% ../../nbs/04_results/40_comparisons.ipynb #7af28e22
 def _started(frame, by):
@@ -306,6 +314,12 @@ class Intervals:
         return self.level
 
 
+def holm_of(pairs:Iterable[Paired], # All differences of a table, a figure or a sentence
+    ) -> list[float]: # A p value each, NaN where one has none
+    "P values of several differences, adjusted for their number"
+    return holm([one.p for one in pairs])
+
+
 @gathered(intervals=Intervals)
 def paired_table(frame:'pd.DataFrame', # One row a run
     metrics:str | Sequence[str], # Name or names of metric columns
@@ -314,13 +328,17 @@ def paired_table(frame:'pd.DataFrame', # One row a run
     by:str | Sequence[str]='seed', # As in `paired`
     column:str='', # As in `paired`
     intervals:Intervals=Intervals(), # Their level, and for how many comparisons
-    ) -> 'pd.DataFrame': # DataFrame, one row a comparison
-    "`paired` for every variant and metric against one baseline"
+    ) -> 'pd.DataFrame': # DataFrame, one row a comparison; `.attrs['footnote']` says how many there are
+    "`paired` for every variant and metric against one baseline, with p values adjusted for their number"
     import pandas as pd
     metrics, column = as_list(metrics), column or place_of(base)
     others = others_of(frame, base, column) if others is None else list(others)
     level = intervals.level_of_each(len(others)*len(metrics))
     found = [paired(frame, m, base, o, by, column, level) for m in metrics for o in others]
     table = pd.DataFrame([dict(metric=p.metric, base=p.a, variant=p.b, n=p.n, diff=p.diff, sd=p.sd, low=p.low,
-                               high=p.high, verdict=p.verdict, note=p.note) for p in found])
-    return table if any(p.note for p in found) else table.drop(columns='note', errors='ignore')
+                               high=p.high, verdict=p.verdict, p_holm=adjusted,
+                               after_holm=resolved_after(p.verdict, adjusted, intervals.level), note=p.note)
+                          for p, adjusted in zip(found, holm_of(found))])
+    if not any(p.note for p in found): table = table.drop(columns='note', errors='ignore')
+    if note := comparisons_note(len(found), level): table.attrs['footnote'] = note
+    return table

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .comparisons import Paired, paired, smallest_effect
+from .comparisons import Paired, holm_of, paired, smallest_effect
 from .rows import SETTING_FIELDS, Setting, others_of, settings_of
+from .significance import resolved_after
 
 # %% ../../nbs/04_results/50_conclusions.ipynb #825b4d0e
 if TYPE_CHECKING: # imported where it is needed only
@@ -129,14 +130,22 @@ def _what_is_resolved(found, datasets, n_seeds):
     apart = f' Not comparable: {_few(apart)}.' if apart else ''
     sure = [c for c in found if c.result.verdict in ('higher', 'lower')]
     if not sure: return f'No difference is resolved at 95 %.{apart}'
+    adjusted = holm_of(c.result for c in found)
+    lasting = [c for c, p in zip(found, adjusted) if resolved_after(c.result.verdict, p) in ('higher', 'lower')]
 
     def in_words(c):
         where = f' on {c.dataset}' if len(datasets) > 1 else ''
         return f'{c.other}{where} {c.result.diff:+z.1f} ({c.result.low:+z.1f} to {c.result.high:+z.1f})'
+    alone = [in_words(c) for c in sure if c not in lasting]
     text = f'Resolved at 95 %, in points: {_few([in_words(c) for c in sure])}'
+    if len(found) > 1:
+        corrected = f"at 95 % after Holm's correction for {len(found)} comparisons"
+        text = f'No difference is resolved {corrected}'
+        if lasting: text = f'Resolved {corrected}, in points: {_few([in_words(c) for c in lasting])}'
+        if alone: text += f'; each for itself, without the correction: {_few(alone)}'
     unsure = len(found) - len(sure)
     if not unsure: return f'{text}.'
-    return f"{text}; {unsure} of {len(found)} differences {'is' if unsure == 1 else 'are'} not.{apart}"
+    return f"{text}; {unsure} of {len(found)} differences {'is' if unsure == 1 else 'are'} not{' either way' if alone else ''}.{apart}"
 
 
 def is_world_row(row:dict, # With `dataset`

@@ -20,7 +20,8 @@ from ..core.plugins import with_options
 from ..core.reporting import printable
 from .conclusions import SCORE, comparisons, conclusions, is_world_row, recorded_row
 from .rows import Setting, json_values, settings_of
-from .tables import markdown_escape
+from .significance import holm
+from .tables import markdown_escape, p_text
 
 # %% ../../nbs/04_results/60_endings.ipynb #df17877f
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class EndRow:
     searched: str = ''          # what was searched: the best is marked within it
     compared: bool = True       # False: chance or an untrained start, which are never the best
     note: str = ''              # why the gain is not one of what is compared alone: it is not resolved
+    p_holm: float | None = None # of the gain, adjusted for all gains of the run (Holm); None: it has no p value
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,15 @@ def _shown_rows(end, most):
     return sorted([*needed, *others][:most])
 
 
-def _table_of(end, most):
-    "The table as cells"
+def _table_of(end, most, with_p=True):
+    "The table as cells; without adjusted p values where a screen has no room"
     searched = len({row.searched for row in end.rows}) > 1
     gains = not end.plumbing and any(row.gain for row in end.rows)
     head = ['variant', *(['searched'] if searched else []), *map(printable, end.metrics)]
     if gains: head.append(f'gain in {end.metrics[0]} [95 %]')
+    n_gains = sum(bool(row.gain) for row in end.rows)
+    corrected = with_p and gains and n_gains > 1 and any(row.p_holm is not None for row in end.rows)
+    if corrected: head.append(f'p (Holm, {n_gains})')
     best = {metric: set() for metric in end.metrics}
     for metric in end.metrics:
         comparable = metric == end.metrics[0] or SCORE.search(metric)
@@ -165,6 +170,7 @@ def _table_of(end, most):
         cells = [_Cell(row.variant), *([_Cell(row.searched)] if searched else [])]
         cells += [_Cell(score(row, metric), i in best[metric]) for metric in end.metrics]
         if gains: cells.append(_Cell(_gain_text(row)))
+        if corrected: cells.append(_Cell('' if row.note else p_text(row.p_holm)))
         body.append(cells)
     return _Table(tuple(chosen), head, body, len(end.rows) - len(chosen))
 
@@ -185,8 +191,9 @@ def _widths(table):
 
 def _fitting(end, most, width):
     "The table with as many metrics as a narrow screen has room for, and how many of its columns are texts"
-    for n in range(len(end.metrics), 0, -1):
-        table = _table_of(replace(end, metrics=end.metrics[:n]), most)
+    forms = [(n, True) for n in range(len(end.metrics), 0, -1)] + [(1, False)]
+    for n, with_p in forms:
+        table = _table_of(replace(end, metrics=end.metrics[:n]), most, with_p)
         n_texts, widths = 2 if 'searched' in table.head[1:2] else 1, _widths(table)
         if n_texts*_LEAST + sum(widths[n_texts:]) + 2*(len(widths) - 1) <= width: break
     return table, n_texts
@@ -295,13 +302,21 @@ def _end_row(label, rows, metrics, searched):
 
 
 def _gains(rows, metric):
-    "Label -> `gain` and `note` of its row: the difference with the first setting, its interval if there is one"
+    "Label -> `gain`, `note` and p value of its row: the difference with the first setting, its interval if there is one"
     found = {}
     for _, result in comparisons(map(recorded_row, rows), metric):
         limits = (result.low, result.high)
         gain = (result.diff, *(limits if result.n > 1 and all(map(math.isfinite, limits)) else ()))
-        found[result.b] = dict(gain=gain, note=result.note)
+        found[result.b] = dict(gain=gain, note=result.note, p_holm=result.p)
     return found
+
+
+def _corrected(rows):
+    "Rows whose p values are adjusted for all gains of the run"
+    compared = [i for i, row in enumerate(rows) if row.gain]
+    adjusted = dict(zip(compared, holm([rows[i].p_holm for i in compared])))
+    known = {i: p for i, p in adjusted.items() if not math.isnan(p)}
+    return [replace(row, p_holm=known.get(i)) for i, row in enumerate(rows)]
 
 
 def _grouped(rows):
@@ -325,7 +340,7 @@ def rows_of(rows:Sequence[dict], # Of `metrics.json`
         for setting, of_setting in settings.items():
             row = _end_row(setting.name, of_setting, metrics, searched)
             found.append(replace(row, **gains.get(str(setting), {})))
-    return found
+    return _corrected(found)
 
 # %% ../../nbs/04_results/60_endings.ipynb #51998709
 def _value_of(row, setting, name):

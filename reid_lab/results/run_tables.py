@@ -18,7 +18,8 @@ from .comparisons import Paired, model_of, note_of_starts, paired_scores, starts
 from .endings import PLUMBING
 from .published import PAPERS, WORLD_NOTE, benchmark, comparable, is_world, load_paper, published_table
 from .rows import kind_of_start, row_starts, settings_of
-from .tables import table_writer
+from .significance import holm, resolved_after
+from .tables import p_text, table_writer
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #c065d16b
 if TYPE_CHECKING:
@@ -84,14 +85,15 @@ def _unpaired(a, b, metric, level):
     "The difference of two means, with Welch's interval; infinite where a side has one row or no spread was seen"
     from scipy import stats
     x, y = a[metric].astype(float), b[metric].astype(float)
-    low, high = -math.inf, math.inf
+    low, high, p = -math.inf, math.inf, math.nan
     if min(len(x), len(y)) > 1 and (x.std() > 0 or y.std() > 0):
-        interval = stats.ttest_ind(y, x, equal_var=False).confidence_interval(level)
+        found = stats.ttest_ind(y, x, equal_var=False)
+        interval, p = found.confidence_interval(level), float(found.pvalue)
         low, high = float(interval.low), float(interval.high)
     diff = float(y.mean() - x.mean())
     return Paired(metric, a.side.iat[0], b.side.iat[0], n=min(len(x), len(y)), unpaired=len(x) + len(y),
                   mean_a=float(x.mean()), mean_b=float(y.mean()), diff=diff, sd=math.nan, t_low=low, t_high=high,
-                  boot_low=low, boot_high=high, level=level)
+                  boot_low=low, boot_high=high, level=level, p=p)
 
 
 def _why_not_alike(a, b):
@@ -174,6 +176,8 @@ class RunTable:
         out = f[[c for c in (*_KEYS, 'variant', 'run', 'n') if c not in same]].copy()
         for m in self.metrics: out[m] = [cell(*v) for v in zip(f[f'{m}_mean'], f[f'{m}_sd'])]
         out[f'{self.headline} difference'] = f.difference
+        n = self.n_differences
+        if n > 1 and f.p_holm.notna().any(): out[f'p (Holm, {n})'] = [p_text(p) for p in f.p_holm]
         return pd.DataFrame(out)
 
     def best(self, digits:int=1, # Decimals
@@ -192,6 +196,11 @@ class RunTable:
     def headline(self) -> str:
         "The metric of the differences"
         return _headline(self.metrics)
+
+    @property
+    def n_differences(self) -> int:
+        "Comparisons of the table"
+        return int((self.lines.difference != '').sum())
 
     def text(self) -> str:
         "The table for a terminal, the best of each block with a star"
@@ -250,6 +259,7 @@ def _lines(group, sides, metrics):
                      **{side: getattr(result, side) if result and math.isfinite(result.low) else math.nan
                         for side in ('low', 'high')},
                      paired=found.is_paired if found else None, verdict=result.verdict if result else '',
+                     p=result.p if result else math.nan,
                      note=result.note if result else '', preset=_each(f.preset),
                      worlds=' '.join(sorted(set(f.world), key=_by_number)))
         out.append(line)
@@ -271,6 +281,15 @@ def _in_own_sets(rows):
             for name, tested, many in zip(rows.dataset, rows.tested, several)]
 
 
+def _corrected(lines):
+    "Lines with p values adjusted for all differences of the table, and the verdicts that hold for all of them"
+    compared = lines.difference != ''
+    lines['p_holm'] = math.nan
+    lines.loc[compared, 'p_holm'] = holm(lines.p[compared])
+    lines['after_holm'] = [resolved_after(*pair) for pair in zip(lines.verdict, lines.p_holm)]
+    return lines
+
+
 def compare_runs(sides:Sequence[RunSide], # The first is what others are compared with
     metrics:Sequence[str]=METRICS, # Those of them that the rows have are shown
     ) -> RunTable:
@@ -288,7 +307,7 @@ def compare_runs(sides:Sequence[RunSide], # The first is what others are compare
     lines = []
     for key, group in rows.groupby(_KEYS, sort=False):
         lines += [dict(zip(_KEYS, key), **line) for line in _lines(group, sides, metrics)]
-    return RunTable(pd.DataFrame(lines), metrics, remarks, published_beside(rows, sides))
+    return RunTable(_corrected(pd.DataFrame(lines)), metrics, remarks, published_beside(rows, sides))
 
 # %% ../../nbs/04_results/65_run_tables.ipynb #3d844eda
 def _differing(first, side):
@@ -386,7 +405,8 @@ def run_table_text(table:RunTable, # From `compare_runs`
         parts.append(f'{title}\n{block.drop(columns=keys).to_string(index=False)}')
     if table.published is not None:
         parts.append(f'published on the same test set\n{table.published.to_string(index=False, na_rep="")}')
-    key = 'Behind ± standard deviations over seeds (n), in brackets intervals of 95 %.'
+    key = 'Behind ± standard deviations over seeds (n), in brackets intervals of 95 %, each for itself.'
+    if table.n_differences > 1: key += f' p: of the t test, adjusted for {table.n_differences} comparisons (Holm).'
     if best.any(axis=None): key = f'*: the best of its block{_of_which(table.lines)}. {key}'
     parts.append('\n'.join([key, *table.remarks]))
     return '\n\n'.join(parts)

@@ -40,7 +40,8 @@ def test_means_spread_and_paired_differences_are_those_of_the_comparisons():
         want = paired(frame, "mAP", "Base", row.variant)
         assert row.gain == pytest.approx((want.diff, want.low, want.high))
     assert base.gain == () and end.sentence == (
-        "Resolved at 95 %, in points: New, zeroshot +4.0 (+3.6 to +4.3); 1 of 2 differences is not.")
+        "Resolved at 95 % after Holm's correction for 2 comparisons, in points: New, zeroshot +4.0 (+3.6 to +4.3); "
+        "1 of 2 differences is not.")
 
 
 def test_the_best_is_bold_once_for_each_search_and_chance_never():
