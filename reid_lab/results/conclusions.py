@@ -145,7 +145,8 @@ def _what_is_resolved(found, datasets, n_seeds):
         if alone: text += f'; each for itself, without the correction: {_few(alone)}'
     unsure = len(found) - len(sure)
     if not unsure: return f'{text}.'
-    return f"{text}; {unsure} of {len(found)} differences {'is' if unsure == 1 else 'are'} not{' either way' if alone else ''}.{apart}"
+    verb, either = 'is' if unsure == 1 else 'are', ' either way' if len(sure) > len(lasting) else ''
+    return f'{text}; {unsure} of {len(found)} differences {verb} not{either}.{apart}'
 
 
 def is_world_row(row:dict, # With `dataset`

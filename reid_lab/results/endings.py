@@ -302,7 +302,7 @@ def _end_row(label, rows, metrics, searched):
 
 
 def _gains(rows, metric):
-    "Label -> `gain`, `note` and p value of its row: the difference with the first setting, its interval if there is one"
+    "Label -> `gain`, `note` and p value of its row: the difference with the first setting, its interval if any"
     found = {}
     for _, result in comparisons(map(recorded_row, rows), metric):
         limits = (result.low, result.high)

@@ -42,8 +42,8 @@ def comparisons_note(n:int, # Comparisons of a table
     "What stands below a table of several differences"
     check_whole('n', n, 0)
     if n < 2: return ''
-    return (f"{n} comparisons: each interval is of {100*level:.4g} % for itself; p_holm is the p value of the paired t test, "
-            f"adjusted for all {n} (Holm).")
+    return (f'{n} comparisons: each interval is of {100*level:.4g} % for itself; p_holm is the p value of the paired '
+            f't test, adjusted for all {n} (Holm).')
 
 
 def resolved_after(verdict:str, # Of the interval: `higher`, `lower`, `not resolved`, `equal`
@@ -88,7 +88,8 @@ def equivalence(diff:float, # Mean of the differences
     from scipy import stats
     check_number('alpha', alpha, 0, .5)
     if not margin > 0 or math.isinf(margin):
-        raise ValueError(f'margin={margin!r} is no number above 0; name the smallest difference that counts, such as 1.0')
+        raise ValueError(f'margin={margin!r} is no number above 0; name the smallest difference that counts, '
+                         'such as 1.0')
     if n < 2 or not sd > 0: return Equivalence(margin, diff, -math.inf, math.inf, math.nan, alpha)
     error = sd/math.sqrt(n)
     half = stats.t.ppf(1 - alpha, n - 1)*error
