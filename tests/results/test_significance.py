@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reid_lab.results.comparisons import Intervals, holm_of, paired_scores, paired_table
+from reid_lab.results.comparisons import Intervals, paired_scores, paired_table
 from reid_lab.results.conclusions import conclusions
 from reid_lab.results.endings import end_lines, run_end
 from reid_lab.results.run_tables import RunSide, compare_runs
