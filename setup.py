@@ -38,6 +38,6 @@ setup(
     include_package_data=True, zip_safe=False, python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
     extras_require={k: cfg[f"{k}_requirements"].split()
-                    for k in ("dev", "cluster", "scatter", "parquet", "index", "docs", "onnx", "video", "lora")},
+                    for k in ("dev", "cluster", "scatter", "parquet", "index", "docs", "onnx", "video", "lora", "mixed")},
     entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"]},
 )

@@ -106,7 +106,7 @@ P_VALUES = ('p_holm',) # Columns of p values, which have digits of their own
 
 
 def p_text(p:float | None, # 0 to 1; None or NaN where there is none
-    ) -> str: 
+    ) -> str:
     "A p value as tables print it"
     if p is None or math.isnan(p): return ''
     return '<.001' if p < .001 else f'{p:.3f}'.removeprefix('0')

@@ -80,7 +80,7 @@ def test_the_library_imports_only_what_it_requires(settings):
     "Nothing of the dev extra may be needed after a plain `pip install .` (others say which extra has them)"
     required = {re.split(r"[<>=!~]", r)[0] for r in settings["requirements"].split()}
     allowed = {IMPORT_NAMES.get(r, r) for r in required} | {"reid_lab", "numba", "h5py", "jscatter", "pyarrow", "faiss"}
-    allowed |= {"tensorboard", "mlflow", "distributed", "submitit", "onnxruntime", "av", "peft"}
+    allowed |= {"tensorboard", "mlflow", "distributed", "submitit", "onnxruntime", "av", "peft", "statsmodels"}
     allowed |= {m for m, by in WITH_THEM.items() if by in required}
     stray = {}
     for path in (ROOT/"reid_lab").rglob("*.py"):

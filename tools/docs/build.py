@@ -30,6 +30,8 @@ from layout import library_notebooks, module_of  # noqa: E402 - a tool of this p
 from page_texts import pages_script, with_alt_texts  # noqa: E402
 from readme import source, title  # noqa: E402
 
+from reid_lab.results.results_page import write_results_page  # noqa: E402
+
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 HIDDEN = re.compile(r"^#\| *(hide|default_exp)", re.M)
 
@@ -246,6 +248,7 @@ def gather(src, only="*"):
         (src/page).write_text(json.dumps(nb), "utf-8")
     (src/"figures").mkdir(exist_ok=True)
     for f in figures: shutil.copy(f, src/"figures")
+    write_results_page(src/"all_results.html")
     shutil.copytree(HERE/"static", src/"_static")
     shutil.copytree(HERE/"templates", src/"_templates")
     shutil.copy(HERE/"site.css", src/"_static")

@@ -8,7 +8,7 @@ root_doc, language = "index", "en"
 exclude_patterns, templates_path = ["figures", "_templates"], ["_templates"]
 html_theme, html_title = "furo", "reid_lab"
 html_static_path, html_css_files, html_js_files = ["_static"], ["site.css"], [("copy.js", dict(defer="defer"))]
-html_extra_path = ["llms.txt"]
+html_extra_path = ["llms.txt", "all_results.html"]
 html_copy_source = html_show_sourcelink = False
 html_math_renderer = "mathml"
 nb_execution_mode = "off"
