@@ -343,6 +343,19 @@ def _merge(a):
     return 0
 
 
+def _page(a, where):
+    "`reid_lab results page [FILE]`"
+    from reid_lab.experiments.terminal import near_path
+    from reid_lab.results.results_page import write_results_page
+    from reid_lab.results.rows import load_results
+    check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
+    if len(a.runs) > 1: raise ValueError(f"one page is one file, and {len(a.runs)} are named; give one")
+    name = a.runs[0] if a.runs else 'all_results.html'
+    if not name.endswith('.html'): raise ValueError(f'{name!r} is no name of a page; give one that ends in .html')
+    print(f'written to {near_path(write_results_page(name, load_results(a.store, **where)))}')
+    return 0
+
+
 def _predictions(a, where):
     "`reid_lab results predictions`"
     from reid_lab.core.basics import check_choice
@@ -366,6 +379,7 @@ def _results(a):
     check_used(a, FORM_OPTIONS, 'is for `reid_lab results table`; leave it out')
     if a.action == 'merge': return _merge(a)
     if a.action == 'predictions': return _predictions(a, where)
+    if a.action == 'page': return _page(a, where)
     if a.action == 'list':
         check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
         if _has_smoke_runs_alone(a, where):
@@ -390,12 +404,12 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     "Add `results` to the command line"
     c = command('results', _results,
                 'list runs, tabulate scores, add rows to our measurements, merge rows of others')
-    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish', 'merge', 'predictions'),
+    c.add_argument('action', nargs='?', choices=('list', 'table', 'publish', 'merge', 'predictions', 'page'),
                    default='list',
                    help='default: list')
     c.add_argument('runs', nargs='*', metavar='RUN',
                    help='names of runs, or their folders; merge: files that `reid_lab reproduce run` wrote; '
-                   'predictions: their names (default: all)')
+                   'predictions: their names (default: all); page: the HTML file (default: all_results.html)')
     c.add_argument('--store', default='own',
                    help='own (default), measured, or a CSV file; merge: the JSON file of rows of others (default: '
                    'results/contributed.json)')

@@ -31,8 +31,9 @@ from reid_lab.figures.style import (
     text_width,
     wrap_text,
 )
-from ..results.comparisons import paired
+from ..results.comparisons import holm_of, paired
 from ..results.rows import others_of, place_of
+from ..results.significance import resolved_after
 
 # %% ../../nbs/11_figures/20_charts.ipynb #6db9b538
 def _curve(ax, data, x, y, band, style, label):
@@ -240,11 +241,15 @@ def _line_names(ax, at, names, headings):
     ax.invert_yaxis()
 
 
+def _lasting(pairs):
+    "Whether each difference is resolved after Holm's correction for all of them"
+    return [resolved_after(p.verdict, adjusted) in ('higher', 'lower') for p, adjusted in zip(pairs, holm_of(pairs))]
+
+
 def _differences(ax, pairs, at):
-    "Mean difference and interval of each comparison at its height"
+    "Mean difference and interval of each comparison at its height; filled where it lasts after Holm's correction"
     ax.axvline(0, color='#555555', lw=.8)
-    for i, p in zip(at, pairs):
-        resolved = p.verdict in ('higher', 'lower')
+    for i, p, resolved in zip(at, pairs, _lasting(pairs)):
         colour = {'higher': COLOURS[0], 'lower': COLOURS[1]}.get(p.verdict, '#777777')
         if math.isfinite(p.low): ax.plot([p.low, p.high], [i, i], color=colour, lw=1.4, solid_capstyle='butt')
         ax.plot([p.diff], [i], 'o', color=colour, mfc=colour if resolved else 'white', ms=4.5, mew=1.1)
@@ -257,7 +262,8 @@ def _difference_label(pairs, base, label, width):
     n = '-'.join(map(str, sorted({p.n for p in pairs})))
     unit = 'points, ' if '%' in label else ''
     relative_to = literal(wrap_text(f'paired difference to {base}', width, 8, 2))
-    interval = wrap_text(f"({unit}95 % interval, n={n})", width, 8, 2)
+    of = f', Holm of {len(pairs)}' if len(pairs) > 1 else ''
+    interval = wrap_text(f"({unit}95 % interval, n={n}{of})", width, 8, 3)
     return f'{relative_to}\n{interval}'
 
 
@@ -267,10 +273,13 @@ def _mark_key(fig, pairs, by):
         edge = 1.1 if ms > 2 else 0
         return Line2D([], [], ls='', marker='o', color=colour, mfc=face or colour, ms=ms, mew=edge,
                       label=text)
-    found = {p.verdict for p in pairs}
+    lasting = _lasting(pairs)
+    found = {p.verdict for p, lasts in zip(pairs, lasting) if lasts}
+    alone = [p.verdict for p, lasts in zip(pairs, lasting) if p.verdict in ('higher', 'lower') and not lasts]
     keys = [mark('one seed' if by == 'seed' else 'one run', '#333333', ms=1.8)]
     keys += [mark(v, c) for v, c in (('higher', COLOURS[0]), ('lower', COLOURS[1])) if v in found]
-    if found - {'higher', 'lower'}: keys.append(mark('not resolved', '#777777', 'white'))
+    if alone: keys.append(mark('not after Holm', COLOURS[0] if alone[0] == 'higher' else COLOURS[1], 'white'))
+    if len(pairs) > len(alone) + sum(lasting): keys.append(mark('not resolved', '#777777', 'white'))
     fig.legend(handles=keys, loc='outside lower center', ncols=len(keys), handlelength=.8, columnspacing=1.2,
                handletextpad=.3, borderpad=.1)
 
@@ -287,7 +296,7 @@ def bars_paired(frame:pd.DataFrame, # One row a run
     width:float | None=None, # Inches, instead of the column's
     height:float | None=None, # Inches
     ) -> PaperFigure:
-    "Ablation: means with seeds, beside paired differences to `base` with 95 % intervals"
+    "Ablation: means with seeds, beside paired differences to `base`; filled where resolved after Holm's correction"
     column_name = column_name or place_of(base)
     others = others_of(frame, base, column_name) if others is None else list(others)
     last = [v for v in others if v in set(controls)]
