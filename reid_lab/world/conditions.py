@@ -20,6 +20,7 @@ from .people import PARTS, Person, change_accessories, sample_person
 from .places import ISP, Camera, Occluder, develop
 from .plan import Group, Item, Options, Plan, muted_occluder, site_skew
 from .render import Rendered, render
+from .shifts import CameraShifts, shifted
 
 # %% ../../nbs/03_world/65_conditions.ipynb #4fba9cec
 CONDITIONS_VERSION = 1 # of all that this module draws. Raise it with a change that moves a number or a pixel
@@ -259,9 +260,11 @@ class ConditionedPlan(Plan):
         options:Options, # Settings that affect pixels
         seed:int, # Of the world
         conditions:Conditions, # What is changed
+        cameras:CameraShifts | None=None, # Strengths; None: the cameras of `options`
         ) -> None:
         super().__init__(groups, options, seed)
         self.conditions = check_conditions(conditions, groups)
+        if cameras: self.items = shifted(self.items, cameras, seed)
         items = [Sighting(**vars(item)) for item in self.items]
         if conditions.outfits > 1: items = [self._dressed(item) for item in items]
         if conditions.infrared:

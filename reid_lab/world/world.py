@@ -46,12 +46,14 @@ from reid_lab.world.plan import (
     SCENARIOS,
     TASKS,
     Group,
+    Options,
     Plan,
     Wording,
     make_camera,
     sample_shot,
 )
 from .render import Rendered, pick_backend, reference_areas, render
+from .shifts import SHIFTS_VERSION, CameraShifts, camera_shifts
 
 # %% ../../nbs/03_world/70_world.ipynb #5c4427de
 __getattr__ = forward('world.world') # names that moved in 0.2.0
@@ -118,6 +120,21 @@ def _checked_groups(groups):
     return tuple(_checked_group(number, group) for number, group in enumerate(groups))
 
 
+def _checked_cameras(cameras, options, groups):
+    "The strengths of the cameras, or an error where they cannot have an effect or take one from an option"
+    shifts = camera_shifts(cameras)
+    if shifts is None: return None
+    if all(group.domain == 'generated' for group in groups):
+        raise ValueError(f"cameras={cameras!r} are those of the real-like domain, and all groups are 'generated'; "
+                         "leave cameras out, or add a group with domain='real-like'")
+    usual = Options()
+    for name in ('severity', 'drift'):
+        if getattr(options, name) == getattr(usual, name): continue
+        raise ValueError(f"{name}={getattr(options, name)} belongs to cameras by severity, and cameras={cameras!r} "
+                         f"have strengths of their own; leave {name} out, or leave cameras out")
+    return shifts
+
+
 def _cache_folder(cache):
     "Where Worlds are kept, which may not exist yet"
     if cache is None: return cache_dir('worlds')
@@ -137,7 +154,7 @@ def _fingerprint(*modules): # Hash of the drawing code without comments; a chang
     return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
 
 # %% ../../nbs/03_world/70_world.ipynb #894d4739
-_OWN_OPTIONS = ('preset', 'seed', 'cache', 'task', 'backend', 'n_jobs', 'groups')   # of a `World`, beside its records
+_OWN_OPTIONS = ('preset', 'seed', 'cache', 'task', 'backend', 'n_jobs', 'groups', 'cameras')   # of a `World`, beside its records
 
 
 class World:
@@ -149,6 +166,7 @@ class World:
         backend:str='auto', # See `render`; without effect on the images
         n_jobs:int=None, # Processes for rendering; default: one per core for large worlds, else 1
         groups:Sequence[Group]=None, # Instead of the preset's
+        cameras:str | CameraShifts='', # Key of `CAMERA_MIXES`, or strengths; empty: cameras by `severity`
         **overrides:Any, # Fields of `Options`, `Wording` and `Conditions`
         ) -> None:
         usual = PRESETS[check_choice('preset', preset, PRESETS)]
@@ -162,6 +180,7 @@ class World:
                                         for record, own in zip(records, names))
         self.wording, self.options = _checked_wording(wording), _checked_options(options)
         self.conditions = check_conditions(conditions, self.groups)
+        self.cameras = _checked_cameras(cameras, self.options, self.groups)
         self.preset, self.task = preset, task
         self.seed = check_whole('seed', seed, 0, SEEDS - 1)
         self.backend = check_choice('backend', backend, BACKENDS)
@@ -171,13 +190,18 @@ class World:
     @cached_property
     def plan(self) -> Plan:
         "Everything that is decided before rendering"
-        if not self.conditions: return Plan(self.groups, self.options, self.seed)
-        return ConditionedPlan(self.groups, self.options, self.seed, self.conditions)
+        if not self.conditions and not self.cameras: return Plan(self.groups, self.options, self.seed)
+        return ConditionedPlan(self.groups, self.options, self.seed, self.conditions, self.cameras)
+
+    @property
+    def kind(self) -> str: # `quick+outfits2`
+        "Preset, cameras and conditions"
+        return f"{self.preset}{self.cameras or ''}{self.conditions}"
 
     @property
     def name(self) -> str: # `world-quick+outfits2`
-        "Preset and conditions, as the column `dataset` of result rows says them"
-        return f'world-{self.preset}{self.conditions}'
+        "Preset, cameras and conditions, as the column `dataset` of result rows says them"
+        return f'world-{self.kind}'
 
     @property
     def key(self) -> str:
@@ -187,8 +211,9 @@ class World:
         # The first plan is not in its name, so that images rendered before there was a number are found
         if PLAN_VERSION != 1: facts.append(PLAN_VERSION)
         if self.conditions: facts.append([CONDITIONS_VERSION, asdict(self.conditions)])
+        if self.cameras: facts.append([SHIFTS_VERSION, asdict(self.cameras)])
         spec = json.dumps(facts, sort_keys=True)
-        start = f'{self.preset}{self.conditions}-{self.task}-{self.seed}'
+        start = f'{self.kind}-{self.task}-{self.seed}'
         return f'{start}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}'
 
     @property
@@ -198,7 +223,7 @@ class World:
 
     def __repr__(self):
         n = sum(g.ids*g.shots for g in self.groups)*self.conditions.track
-        return f"World({self.preset}{self.conditions}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
+        return f"World({self.kind}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
 
 # %% ../../nbs/03_world/70_world.ipynb #7b61d8c0
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), areas (n,2,parts): fractions and pixels
@@ -435,7 +460,7 @@ def table(self:World) -> ReidTable: # All rows; also facing, action, time, famil
     frame = pd.DataFrame(json.loads((folder/'table.json').read_text()))
     frame['attrs'] = [dict(zip(ATTRIBUTES, v)) for v in frame['attrs']]
     frame['captions'] = _cached_captions(self, folder)
-    name = f'world {self.preset}{self.conditions} {self.task} seed {self.seed}'
+    name = f'world {self.kind} {self.task} seed {self.seed}'
     table = ReidTable(frame, folder, Reader(folder), name=name)
     # facing and the like are known of rendered images only, and stay out of features
     table.further = [name for name in frame if name not in _COLUMNS and name != 'captions']

@@ -1,0 +1,74 @@
+"""What each kind of shift between cameras costs on validation Worlds, and who repairs it; rows go to `camera_shifts.csv`.
+
+    python benchmarks/camera_shifts.py [--kinds alike skew crop facing ...] [--strengths .5 1] [--seeds 1000 1001]
+        [--mixes crop=.5,facing=1] [--transfer] [--preset quick] [--device cpu] [--workers 16] [--out camera_shifts.csv]
+
+One process a trial, one thread each. A trial trains a model on the known cameras of a World and scores the methods of
+DART3's Table 1 on the others; a second one, trained on as many images of all cameras, is the oracle. Rows that the file
+holds already are not run again, so a run that was cut off goes on. Test Worlds (seeds below 1000) are refused.
+"""
+import argparse
+import os
+import traceback
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")   # a World is rendered by the process of its trial
+
+import pandas as pd  # noqa: E402 - threads are set before numpy is imported
+
+from reid_lab.datasets.protocols.cameras import SCENES  # noqa: E402
+from reid_lab.recipes.camera_shifts import ShiftTrial, try_cameras  # noqa: E402
+from reid_lab.world.shifts import CameraShifts  # noqa: E402
+
+WHOLE = ("alike", *SCENES)      # without a strength
+KINDS = tuple(CameraShifts.__dataclass_fields__)
+
+
+def one(trial, device):
+    "A row, in a process of its own"
+    import torch
+    torch.set_num_threads(1)
+    return try_cameras(trial, dict(device=device))
+
+
+def trials(args):
+    "Those that are asked for"
+    names = [name for name in args.kinds if name in WHOLE] + args.mixes
+    names += [f"{kind}={strength:g}" for strength in args.strengths for kind in args.kinds if kind in KINDS]
+    return [ShiftTrial(name, seed, args.preset, args.transfer) for seed in args.seeds for name in names]
+
+
+def main(args):
+    "Every trial that the file does not have yet, written as it is done"
+    out = Path(args.out)
+    rows = pd.read_csv(out).to_dict("records") if out.exists() else []
+    done = {(r["cameras"], r["seed"], r["preset"]) for r in rows}
+    todo = [t for t in trials(args) if (t.cameras, t.seed, t.preset) not in done]
+    print(f"{len(todo)} trials, {args.workers} at a time", flush=True)
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        waiting = {pool.submit(one, trial, args.device): trial for trial in todo}
+        for future in as_completed(waiting):
+            try: rows.append(future.result())
+            except Exception:
+                print(f"{waiting[future]} failed:", flush=True)
+                traceback.print_exc()
+                continue
+            print(rows[-1], flush=True)
+            pd.DataFrame(rows).to_csv(out, index=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="*", default=[*WHOLE, *KINDS], choices=[*WHOLE, *KINDS])
+    parser.add_argument("--mixes", nargs="*", default=[], help="such as crop=.5,facing=1")
+    parser.add_argument("--strengths", nargs="+", type=float, default=[.5, 1.])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1000, 1001], help="of the validation Worlds")
+    parser.add_argument("--transfer", action="store_true", help="also between two Worlds, with a third training")
+    parser.add_argument("--preset", default="quick", choices=("smoke", "quick"))
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, of training and scoring")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--out", default=str(Path(__file__).with_name("camera_shifts.csv")), help="CSV file of the rows")
+    main(parser.parse_args())
