@@ -5,14 +5,20 @@
 # %% auto #0
 __all__ = ['FIRST_VALIDATION', 'ShiftTrial', 'strengths', 'try_cameras']
 
-# %% ../../nbs/14_recipes/27_camera_shifts.ipynb #6364f29b
+# %% ../../nbs/14_recipes/27_camera_shifts.ipynb #b0233a30
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..core.basics import check_choice
-from ..datasets.protocols.cameras import OTHER_NETWORK, SCENES, Case, Scene, every_camera, new_network
-from ..datasets.protocols.cameras import world_case, world_table
+from reid_lab.datasets.protocols.cameras import (
+    OTHER_NETWORK,
+    SCENES,
+    Scene,
+    every_camera,
+    new_network,
+    world_case,
+    world_table,
+)
 from ..models.weights.shipped import check_worlds
 from .dart3 import PAPER, Evaluation, over_cameras, score_settings
 from .reid import reid_settings, train_reid
@@ -81,6 +87,7 @@ def try_cameras(trial:ShiftTrial, # World and cameras
     check_worlds(s.start, s.model, seed, seed + OTHER_NETWORK)
     table = world_table(preset, seed, scene, extra=True)
     case = world_case(preset, seed, scene, table=table)
+    case = replace(case, train=case.train.where(group=0))   # without the images of the oracle
     rendered = time.perf_counter()
     source = _trained(trial, case.train, train)
     scores = _score(source, case, PAPER)

@@ -87,7 +87,9 @@ def _own(seed, kind, domain, site, cam):
     return Numbers.of(stream(seed, 'shift', kind, domain, site, cam))
 
 
-def _r(value): return round(float(value), 4)
+def _r(value):
+    "Rounded, so that a plan is written in few digits, without a negative zero"
+    return round(float(value), 4) + 0.
 
 
 def _on_camera(item, **changes):
