@@ -2,6 +2,7 @@
 
     python benchmarks/camera_shifts.py [--kinds alike skew crop facing ...] [--strengths .5 1] [--seeds 1000 1001]
         [--mixes crop=.5,facing=1] [--transfer] [--preset quick] [--device cpu] [--workers 16] [--out camera_shifts.csv]
+        [--share 1] [--steps 0] [--methods Norm DART3 ...]
 
 One process a trial, one thread each. A trial trains a model on the known cameras of a World and scores the methods of
 DART3's Table 1 on the others; a second one, trained on as many images of all cameras, is the oracle. Rows that the file
@@ -21,6 +22,8 @@ import pandas as pd  # noqa: E402 - threads are set before numpy is imported
 
 from reid_lab.datasets.protocols.cameras import SCENES  # noqa: E402
 from reid_lab.recipes.camera_shifts import ShiftTrial, try_cameras  # noqa: E402
+from reid_lab.recipes.dart3 import PAPER  # noqa: E402
+from reid_lab.recipes.reid import reid_settings  # noqa: E402
 from reid_lab.world.shifts import CameraShifts  # noqa: E402
 
 WHOLE = ("alike", *SCENES)      # without a strength
@@ -38,15 +41,21 @@ def trials(args):
     "Those that are asked for"
     names = [name for name in args.kinds if name in WHOLE] + args.mixes
     names += [f"{kind}={strength:g}" for strength in args.strengths for kind in args.kinds if kind in KINDS]
-    return [ShiftTrial(name, seed, args.preset, args.transfer) for seed in args.seeds for name in names]
+    how = dict(transfer=args.transfer, share=args.share, steps=args.steps, methods=tuple(args.methods))
+    return [ShiftTrial(name, seed, args.preset, **how) for seed in args.seeds for name in names]
+
+
+def size(trial):
+    "What tells rows of one size from those of another"
+    return reid_settings(trial.preset, **(dict(steps=trial.steps) if trial.steps else {})).steps, trial.share
 
 
 def main(args):
     "Every trial that the file does not have yet, written as it is done"
     out = Path(args.out)
     rows = pd.read_csv(out).to_dict("records") if out.exists() else []
-    done = {(r["cameras"], r["seed"], r["preset"]) for r in rows}
-    todo = [t for t in trials(args) if (t.cameras, t.seed, t.preset) not in done]
+    done = {(r["cameras"], r["seed"], r["preset"], r["steps"], r["share"]) for r in rows}
+    todo = [t for t in trials(args) if (t.cameras, t.seed, t.preset, *size(t)) not in done]
     print(f"{len(todo)} trials, {args.workers} at a time", flush=True)
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
         waiting = {pool.submit(one, trial, args.device): trial for trial in todo}
@@ -68,6 +77,9 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", nargs="+", type=int, default=[1000, 1001], help="of the validation Worlds")
     parser.add_argument("--transfer", action="store_true", help="also between two Worlds, with a third training")
     parser.add_argument("--preset", default="quick", choices=("smoke", "quick"))
+    parser.add_argument("--share", type=float, default=1., help="of the preset's identities, where time is short")
+    parser.add_argument("--steps", type=int, default=0, help="of training; 0: the preset's")
+    parser.add_argument("--methods", nargs="+", default=list(PAPER), choices=PAPER)
     parser.add_argument("--device", default="cpu", help="cpu or cuda, of training and scoring")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--out", default=str(Path(__file__).with_name("camera_shifts.csv")), help="CSV file of the rows")

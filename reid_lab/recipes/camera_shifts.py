@@ -36,6 +36,9 @@ class ShiftTrial:
     seed: int = FIRST_VALIDATION    # of World and training
     preset: str = 'quick'       # of World and training
     transfer: bool = False      # also the score in another World, of a model of this one and of one of its own
+    share: float = 1.           # of the preset's identities, where time is short
+    steps: int = 0              # of training; 0: the preset's
+    methods: tuple = PAPER      # that are scored, beside no adaptation
 
     def __post_init__(self):
         if self.seed < FIRST_VALIDATION:
@@ -72,9 +75,14 @@ def _score(model, case, names=('No adaptation',)):
     return dict(zip(frame.variant, frame.mAP))
 
 
-def _trained(trial, table, train=None):
-    "A model of the training images of a preset"
-    return train_reid(table, trial.preset, trial.seed, None, True, **(train or {})).model
+def _trained(trial, table, train):
+    "A model of some training images"
+    return train_reid(table, trial.preset, trial.seed, None, True, **train).model
+
+
+def _world(trial, seed):
+    "The World of a trial, or another one of the same cameras"
+    return world_table(trial.preset, seed, trial.scene, extra=True, share=trial.share)
 
 
 def try_cameras(trial:ShiftTrial, # World and cameras
@@ -82,29 +90,30 @@ def try_cameras(trial:ShiftTrial, # World and cameras
     ) -> dict: # A row: trial, images, mAP of the paper's methods and of the oracle, share of the gap that each closes
     "Train on the known cameras of a World, score the methods on the others, and an oracle trained on all cameras"
     start = time.perf_counter()
-    scene, preset, seed = trial.scene, trial.preset, trial.seed
-    s = reid_settings(preset, **(train or {}))
-    check_worlds(s.start, s.model, seed, seed + OTHER_NETWORK)
-    table = world_table(preset, seed, scene, extra=True)
-    case = world_case(preset, seed, scene, table=table)
+    train = dict(train or {}, **(dict(steps=trial.steps) if trial.steps else {}))
+    s = reid_settings(trial.preset, **train)
+    check_worlds(s.start, s.model, trial.seed, trial.seed + OTHER_NETWORK)
+    table = _world(trial, trial.seed)
+    case = world_case(trial.preset, trial.seed, trial.scene, table=table)
     case = replace(case, train=case.train.where(group=0))   # without the images of the oracle
     rendered = time.perf_counter()
     source = _trained(trial, case.train, train)
-    scores = _score(source, case, PAPER)
-    oracle_model = _trained(trial, every_camera(table), train)
-    oracle = _score(oracle_model, case)['No adaptation']
+    others = [name for name in trial.methods if name != 'No adaptation']
+    scores = _score(source, case, ['No adaptation', *others])
+    oracle = _score(_trained(trial, every_camera(table), train), case)['No adaptation']
     base = scores['No adaptation']
-    row = dict(cameras=trial.cameras, seed=seed, preset=preset, n_train=len(case.train), n_query=len(case.q))
+    row = dict(cameras=trial.cameras, seed=trial.seed, preset=trial.preset, share=trial.share, steps=s.steps,
+               n_train=len(case.train), n_query=len(case.q))
     row |= {name: round(score, 2) for name, score in scores.items()} | dict(oracle=round(oracle, 2))
-    row |= {f'{name} closes': round(100*gap_closed(scores[name], base, oracle), 1) for name in PAPER[1:]}
-    if trial.transfer: row |= _transfer(trial, scene, source, case, train)
+    row |= {f'{name} closes': round(100*gap_closed(scores[name], base, oracle), 1) for name in others}
+    if trial.transfer: row |= _transfer(trial, source, case, train)
     return row | dict(render_s=round(rendered - start), seconds=round(time.perf_counter() - start))
 
 
-def _transfer(trial, scene, source, case, train):
+def _transfer(trial, source, case, train):
     "Scores in another World: of the source model, and of one that was trained there"
-    there = world_table(trial.preset, trial.seed + OTHER_NETWORK, scene, extra=True)
-    other = new_network(case.train, there, order=scene.order)
+    there = _world(trial, trial.seed + OTHER_NETWORK)
+    other = new_network(case.train, there, order=trial.scene.order)
     own = _trained(trial, every_camera(there), train)
     arrives, inside = (_score(model, other)['No adaptation'] for model in (source, own))
     return dict(arrives=round(arrives, 2), inside=round(inside, 2), kept=round(100*arrives/inside, 1))

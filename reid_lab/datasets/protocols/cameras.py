@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.basics import check_choice, stream
+from ...core.basics import check_choice, check_number, stream
 from ...data.table import ReidTable
 from ..registry import DATASETS, load_as_in_papers
 from ...world.plan import PRESETS
@@ -143,11 +143,13 @@ def world_table(preset:str='quick', # Size of the World
     scene:str | Scene='skew', # Key of `SCENES`, or a scene of one's own
     severity:float=SEVERITY, # Of the cameras' differences
     extra:bool=False, # Add training identities that are seen by every camera, see `every_camera`
+    share:float=1., # Of the preset's identities
     ) -> ReidTable:
     "Identities under five known and four new cameras (fewer at `smoke`)"
     s = _scene(scene, severity)
     groups = [replace(g, choosy=s.choosy) if g.first_cam else g
               for g in PRESETS[check_choice('preset', preset, PRESETS)]['reid']]
+    if share != 1: groups = [replace(g, ids=max(8, round(check_number('share', share, 0, 1)*g.ids))) for g in groups]
     if extra:   # last, so that nothing else changes
         known, cams = groups[0], max(g.first_cam + g.cams for g in groups)
         groups.append(replace(known, ids=max(8, known.ids*known.shots//cams), shots=cams, cams=cams))
