@@ -2,7 +2,7 @@
 
     python benchmarks/camera_shifts.py [--kinds alike skew crop facing ...] [--strengths .5 1] [--seeds 1000 1001]
         [--mixes crop=.5,facing=1] [--transfer] [--preset quick] [--device cpu] [--workers 16] [--out camera_shifts.csv]
-        [--share 1] [--steps 0] [--methods Norm DART3 ...]
+        [--share 1] [--steps 0] [--start] [--methods Norm DART3 ...]
 
 One process a trial, one thread each. A trial trains a model on the known cameras of a World and scores the methods of
 DART3's Table 1 on the others; a second one, trained on as many images of all cameras, is the oracle. Rows that the file
@@ -21,7 +21,7 @@ os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")   # a World is rendered by the 
 import pandas as pd  # noqa: E402 - threads are set before numpy is imported
 
 from reid_lab.datasets.protocols.cameras import SCENES  # noqa: E402
-from reid_lab.recipes.camera_shifts import ShiftTrial, try_cameras  # noqa: E402
+from reid_lab.recipes.camera_shifts import ShiftTrial, try_cameras, try_start  # noqa: E402
 from reid_lab.recipes.dart3 import PAPER  # noqa: E402
 from reid_lab.recipes.reid import reid_settings  # noqa: E402
 from reid_lab.world.shifts import CameraShifts  # noqa: E402
@@ -30,10 +30,11 @@ WHOLE = ("alike", *SCENES)      # without a strength
 KINDS = tuple(CameraShifts.__dataclass_fields__)
 
 
-def one(trial, device):
+def one(trial, device, start):
     "A row, in a process of its own"
     import torch
     torch.set_num_threads(1)
+    if start: return try_start(trial)
     return try_cameras(trial, dict(device=device))
 
 
@@ -45,8 +46,9 @@ def trials(args):
     return [ShiftTrial(name, seed, args.preset, **how) for seed in args.seeds for name in names]
 
 
-def size(trial):
+def size(trial, start):
     "What tells rows of one size from those of another"
+    if start: return 0, trial.share
     return reid_settings(trial.preset, **(dict(steps=trial.steps) if trial.steps else {})).steps, trial.share
 
 
@@ -55,10 +57,10 @@ def main(args):
     out = Path(args.out)
     rows = pd.read_csv(out).to_dict("records") if out.exists() else []
     done = {(r["cameras"], r["seed"], r["preset"], r["steps"], r["share"]) for r in rows}
-    todo = [t for t in trials(args) if (t.cameras, t.seed, t.preset, *size(t)) not in done]
+    todo = [t for t in trials(args) if (t.cameras, t.seed, t.preset, *size(t, args.start)) not in done]
     print(f"{len(todo)} trials, {args.workers} at a time", flush=True)
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
-        waiting = {pool.submit(one, trial, args.device): trial for trial in todo}
+        waiting = {pool.submit(one, trial, args.device, args.start): trial for trial in todo}
         for future in as_completed(waiting):
             try: rows.append(future.result())
             except Exception:
@@ -79,6 +81,7 @@ if __name__ == "__main__":
     parser.add_argument("--preset", default="quick", choices=("smoke", "quick"))
     parser.add_argument("--share", type=float, default=1., help="of the preset's identities, where time is short")
     parser.add_argument("--steps", type=int, default=0, help="of training; 0: the preset's")
+    parser.add_argument("--start", action="store_true", help="the shipped weights as they are: no training, no oracle")
     parser.add_argument("--methods", nargs="+", default=list(PAPER), choices=PAPER)
     parser.add_argument("--device", default="cpu", help="cpu or cuda, of training and scoring")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
