@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHIFTS_VERSION', 'CAMERA_MIXES', 'CUT', 'PLACES', 'SHARE_OF_PEOPLE', 'BASE', 'SHIFTS', 'CameraShifts',
-           'camera_shifts', 'Numbers', 'coloured', 'lit', 'noisy', 'blurred', 'coarse', 'compressed', 'cropped',
-           'placed', 'turned', 'set_before', 'hidden_by', 'comes_by', 'shifted']
+           'camera_shifts', 'shifted']
 
 # %% ../../nbs/03_world/62_shifts.ipynb #2cd9caae
 from collections.abc import Callable, Sequence
@@ -15,9 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from ..core.basics import check_choice, check_number, stream
-from .people import Person
 from .places import ISP, Occluder
-from .plan import DOMAINS, KINDS, SCENARIOS, Item, SiteCamera
+from .plan import DOMAINS, KINDS, SCENARIOS, Item
 
 # %% ../../nbs/03_world/62_shifts.ipynb #39a4c091
 SHIFTS_VERSION = 1 # of all that this module draws. Raise it with a change that moves a number
@@ -67,16 +65,15 @@ def camera_shifts(cameras:str | CameraShifts | None, # Key of `CAMERA_MIXES`, st
                          "reid_lab.world.shifts.CameraShifts, or '' for cameras by severity")
     return CAMERA_MIXES[check_choice('cameras', cameras, CAMERA_MIXES)]
 
-# %% ../../nbs/03_world/62_shifts.ipynb #14fdcf9d
+# %% ../../nbs/03_world/62_shifts.ipynb #34810530
 @dataclass(frozen=True)
-class Numbers:
+class _Numbers:
     "What one camera or one shot draws for one kind of shift, at any strength"
     normal:np.ndarray # (6,) standard normal
     uniform:np.ndarray # (6,) between 0 and 1
 
     @classmethod
-    def of(cls, rng:np.random.Generator, # Of the camera or shot
-        ) -> 'Numbers':
+    def of(cls, rng):
         "The next numbers of a stream"
         return cls(rng.normal(size=6), rng.random(6))
 
@@ -84,7 +81,7 @@ class Numbers:
 @lru_cache(maxsize=4096)
 def _own(seed, kind, domain, site, cam):
     "The numbers of one camera"
-    return Numbers.of(stream(seed, 'shift', kind, domain, site, cam))
+    return _Numbers.of(stream(seed, 'shift', kind, domain, site, cam))
 
 
 def _r(value):
@@ -112,12 +109,8 @@ def _between(limits, common, own, strength):
     low, high = limits
     return _r(low + (high - low)*(common + strength*(own - common)))
 
-# %% ../../nbs/03_world/62_shifts.ipynb #c8627ed1
-def coloured(item:Item, # Image of a plan
-    strength:float, # 0 to 1
-    own:Numbers, # Of the camera
-    shot:Numbers, # Of the image
-    ) -> Item:
+# %% ../../nbs/03_world/62_shifts.ipynb #21508020
+def _coloured(item, strength, own, shot):
     "Exposure, white balance, saturation, gamma, contrast and haze of the camera, as `sensor` has them"
     s, n = strength, own.normal     # short, for the formulas below
     return _on_isp(item, exposure=_r(.42*s*n[0] - .08*s), balance=(_r(.16*s*n[1]), _r(.18*s*n[2])),
@@ -125,7 +118,7 @@ def coloured(item:Item, # Image of a plan
                    contrast=_r(np.exp(.18*s*n[5] - .14*s)), haze=_r(.20*s*max(0., own.uniform[0] - .5)))
 
 
-def lit(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _lit(item, strength, own, shot):
     "Light from the camera's own side, and its change over the day"
     u, mine = shot.uniform, own.uniform
     right = _between((-1.6, 1.6), u[0], mine[0], strength)
@@ -136,32 +129,32 @@ def lit(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
     return replace(item, camera=replace(item.camera, drift=drift))
 
 
-def noisy(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _noisy(item, strength, own, shot):
     "Noise of the sensor"
     return _on_isp(item, noise=_r(BASE.noise + 14*strength*own.uniform[0]))
 
 
-def blurred(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _blurred(item, strength, own, shot):
     "Blur of the lens, and in part of motion"
     lens, motion = own.uniform[0], shot.uniform[0]
     return _on_isp(item, blur=_r(2.4*strength*lens*(.5 + motion)))
 
 
-def coarse(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _coarse(item, strength, own, shot):
     "Fewer pixels, by the camera and by how far away the person is"
     pixels = -1.7*strength*own.uniform[0] - .4*strength*own.uniform[1]*shot.uniform[0]
     return _on_isp(item, resolution=_r(np.exp(pixels)))
 
 
-def compressed(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _compressed(item, strength, own, shot):
     "JPEG quality of the camera's stream"
     return _on_isp(item, jpeg=round(BASE.jpeg - 82*strength*own.uniform[0]))
 
-# %% ../../nbs/03_world/62_shifts.ipynb #9b86ce1e
+# %% ../../nbs/03_world/62_shifts.ipynb #b4dcef00
 CUT = .45 # largest share of a body's height that a camera's boxes lose at one end
 
 
-def cropped(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _cropped(item, strength, own, shot):
     "Boxes of the camera's detector: its offset, scale and aspect, how unsure it is, and bodies cut at one end"
     typical = own.normal[:4]*(.06, .05, .12, .12)
     unsure = own.uniform[0]*shot.normal[:4]*(.08, .07, .15, .12)
@@ -179,14 +172,14 @@ def _span(view, number):
     return min(low for low, _ in spans), max(high for _, high in spans)
 
 
-def placed(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _placed(item, strength, own, shot):
     "Height and distance of the camera"
     view, u, mine = item.camera.view, shot.uniform, own.uniform
     return _on_camera(item, elevation=_between(_span(view, 0), u[0], mine[0], strength),
                       distance=_between(_span(view, 1), u[1], mine[1], strength))
 
 
-def turned(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _turned(item, strength, own, shot):
     "Side that a person turns to the camera: any, or the one in which people walk there"
     if shot.uniform[0] < strength: yaw = np.pi*(2*own.uniform[0] - 1) + .35*shot.normal[0]
     else: yaw = np.pi*(2*shot.uniform[1] - 1)
@@ -208,7 +201,7 @@ def _place(scenario, numbers):
 def _any_place(number): return _own(0, 'place', 'any', 0, number)
 
 
-def set_before(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _set_before(item, strength, own, shot):
     "Ground and wall of any place, or those of the camera, in front of which people pass at about one spot"
     if shot.uniform[0] < strength: background = _place(item.camera.scenario, own)
     else: background = _place(item.camera.scenario, _any_place(int(PLACES*shot.uniform[1])))
@@ -217,7 +210,7 @@ def set_before(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
     return _on_shot(_on_camera(item, **background), offset=offset)
 
 
-def hidden_by(item:Item, strength:float, own:Numbers, shot:Numbers) -> Item:
+def _hidden_by(item, strength, own, shot):
     "A wall, a post or a counter that stands before part of the camera's view"
     u = own.uniform
     if shot.uniform[0] >= strength*(.3 + .7*u[0]): return item
@@ -240,20 +233,16 @@ def _traits(person):
     return np.array([(light - .4)/.2, *(have - share for have, share in zip(has, SHARE_OF_PEOPLE))])
 
 
-def comes_by(person:Person, # As described
-    strength:float, # 0: every camera sees all who are there
-    own:Numbers, # Of the camera
-    chance:float, # 0 to 1, of this person and camera
-    ) -> bool:
+def _comes_by(person, strength, own, chance):
     "Whether a camera sees a person: each has people of its own kind"
     liking = 2*own.normal[:4] @ _traits(person)
     return chance >= strength/(1 + np.exp(liking))
 
-# %% ../../nbs/03_world/62_shifts.ipynb #8e52e558
+# %% ../../nbs/03_world/62_shifts.ipynb #4bfb2fca
 BASE = ISP(noise=2., jpeg=92) # of a camera that differs in nothing
 SHIFTS:dict[str, Callable] = dict( # kind -> what it does to an image of a plan; `passers` leaves images out
-    colour=coloured, light=lit, noise=noisy, blur=blurred, resolution=coarse, compression=compressed, crop=cropped,
-    viewpoint=placed, facing=turned, background=set_before, occlusion=hidden_by)
+    colour=_coloured, light=_lit, noise=_noisy, blur=_blurred, resolution=_coarse, compression=_compressed, crop=_cropped,
+    viewpoint=_placed, facing=_turned, background=_set_before, occlusion=_hidden_by)
 
 
 def _shifted_item(item, shifts, seed):
@@ -263,7 +252,7 @@ def _shifted_item(item, shifts, seed):
     item = _on_camera(item, isp=BASE)
     for kind, change in SHIFTS.items():
         own = _own(seed, kind, camera.domain, camera.site, camera.cam)
-        item = change(item, getattr(shifts, kind), own, Numbers.of(rng))
+        item = change(item, getattr(shifts, kind), own, _Numbers.of(rng))
     return item
 
 
@@ -273,7 +262,7 @@ def _is_seen(item, shifts, seed):
     camera = item.camera
     own = _own(seed, 'passers', camera.domain, camera.site, camera.cam)
     chance = stream(seed, 'comes by', item.person.pid, camera.cam).random()
-    return comes_by(item.person, shifts.passers, own, chance)
+    return _comes_by(item.person, shifts.passers, own, chance)
 
 
 def shifted(items:Sequence[Item], # Of a plan

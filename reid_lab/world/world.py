@@ -154,7 +154,8 @@ def _fingerprint(*modules): # Hash of the drawing code without comments; a chang
     return hashlib.sha256('\n'.join(kept).encode()).hexdigest()[:16]
 
 # %% ../../nbs/03_world/70_world.ipynb #894d4739
-_OWN_OPTIONS = ('preset', 'seed', 'cache', 'task', 'backend', 'n_jobs', 'groups', 'cameras')   # of a `World`, beside its records
+# Of a `World`, beside its records
+_OWN_OPTIONS = ('preset', 'seed', 'cache', 'task', 'backend', 'n_jobs', 'groups', 'cameras')
 
 
 class World:

@@ -13,9 +13,9 @@ from reid_lab.world.shifts import (
     SHIFTS,
     SHIFTS_VERSION,
     CameraShifts,
-    Numbers,
+    _comes_by,
+    _Numbers,
     camera_shifts,
-    comes_by,
     shifted,
 )
 from reid_lab.world.world import World
@@ -163,9 +163,9 @@ def test_who_comes_by_is_a_matter_of_strength_and_kind(many):
     assert seen[3] < seen[2] < seen[1] < seen[0]
     assert .3 < len(seen[3])/len(seen[0]) < .7
     people = [item.person for item in many]
-    likes_women = Numbers(np.array([0., 9., 0., 0., 0., 0.]), np.zeros(6))
-    for person in people: assert comes_by(person, 1., likes_women, .5) == (person.gender == "woman")
-    assert all(comes_by(person, 0., likes_women, 0.) for person in people)
+    likes_women = _Numbers(np.array([0., 9., 0., 0., 0., 0.]), np.zeros(6))
+    for person in people: assert _comes_by(person, 1., likes_women, .5) == (person.gender == "woman")
+    assert all(_comes_by(person, 0., likes_women, 0.) for person in people)
 
 
 def test_conditions_go_on_top(cache):
