@@ -241,8 +241,8 @@ def _comes_by(person, strength, own, chance):
 # %% ../../nbs/03_world/62_shifts.ipynb #4bfb2fca
 BASE = ISP(noise=2., jpeg=92) # of a camera that differs in nothing
 SHIFTS:dict[str, Callable] = dict( # kind -> what it does to an image of a plan; `passers` leaves images out
-    colour=_coloured, light=_lit, noise=_noisy, blur=_blurred, resolution=_coarse, compression=_compressed, crop=_cropped,
-    viewpoint=_placed, facing=_turned, background=_set_before, occlusion=_hidden_by)
+    colour=_coloured, light=_lit, noise=_noisy, blur=_blurred, resolution=_coarse, compression=_compressed,
+    crop=_cropped, viewpoint=_placed, facing=_turned, background=_set_before, occlusion=_hidden_by)
 
 
 def _shifted_item(item, shifts, seed):
