@@ -60,8 +60,8 @@ install:
 	  || echo "No CPU build of torch at $(TORCH_INDEX): going on with the ordinary one; TORCH_INDEX names another index"; fi; \
 	if test "$(VENV)" != "$(CONDA)" && $(RUN) -m pip install -q uv && \
 	  $(RUN) -m uv pip install -q --python $(RUN) $(BYTECODE) -e '.[dev]'; \
-	then :; else echo "installing with pip"; $(RUN) -m pip install -q -e '.[dev]'; fi; \
-	$(RUN) -m pip check; \
+	then $(RUN) -m uv pip check -q --python $(RUN); \
+	else echo "installing with pip"; $(RUN) -m pip install -q -e '.[dev]'; $(RUN) -m pip check; fi; \
 	touch "$(STAMP)"
 
 camel: BYTECODE :=

@@ -153,7 +153,7 @@ def matches_without_junk(folder):
     rng, files = np.random.default_rng(0), files_of_images(folder, 60)
     e = Embeddings(rng.normal(size=(60, 16)).astype("f4"), np.arange(60) % 12, np.arange(60) % 5, path=files)
     found = matches(e[:8], e[8:], 10, Threshold(.5, .1, .1, 40, 12), junk="cam")
-    return answer_page(found, title="Matches of a query in a gallery")
+    return answer_page(found, folder=folder, title="Matches of a query in a gallery")
 
 
 def matches_by_protocol(folder):
