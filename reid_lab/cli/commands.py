@@ -48,6 +48,7 @@ from reid_lab.cli.output import (
     print_error,
     print_table,
     process_start,
+    protocol_family,
     result_places,
     stoppable,
     typed,
@@ -183,11 +184,19 @@ def _own_hint(what):
     return f'One of your own is there once its module is: reid_lab --with MODULE list {what}'
 
 
+def _columns():
+    "Width of the terminal; 0 where the output is read by a program"
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
 def _list(a):
     "`reid_lab list`"
     from reid_lab.core.basics import check_choice
     if not a.name:
-        print(listing(a.what))
+        print(listing(a.what, _columns()))
+        return 0
+    if a.what == 'protocols' and a.name not in LISTS['protocols']() and (family := protocol_family(a.name)):
+        print(listing('protocols', _columns(), family))
         return 0
     if a.what == 'experiments' and a.name.endswith('.ipynb'): # a file
         from reid_lab.experiments.notebooks import find_notebook, read_experiment
