@@ -14,6 +14,7 @@ import pandas as pd
 
 from ..core.basics import check_choice
 from ..datasets.protocols.text import both_ways, read_cases, text_setting, transfer_matrix
+from ..datasets.registry import dataset_title
 from ..figures.charts import heat_map
 from ..figures.style import export, metric_label
 from .cfam import METHODS, TITLES, method_settings
@@ -55,7 +56,7 @@ def caption_rows(tables:dict, # Setting -> table
             at = row_of[path]
             _, texts = board.setdefault((setting.dataset, setting.domain, path), ([rows.image(at)], []))
             captions = rows['captions'].iat[at][:each]
-            headings = [name] + ['']*(len(captions) - 1)
+            headings = [dataset_title(name)] + ['']*(len(captions) - 1)
             texts += list(zip(headings, captions))
     return list(board.values())
 

@@ -285,7 +285,8 @@ def test_a_planted_collision_is_found(x, y, rotation, found):
     ("world-smoke-skew, mAP (%)", "key of a data set"), ("cuhk-pedes", "key of a data set"),
     ("market1501 to MSMT17", "key of a data set"), ("-0.0", "zero with a sign"), ("\u22120", "zero with a sign"),
     ("World (smoke, skewed light)", ""), ("Market-1501 to MSMT17", ""), ("crops/market1501/0001.jpg", ""),
-    ("-0.04", ""), ("0.0", ""), ("1-0", ""), ("a grid in the world", "")])
+    ("-0.04", ""), ("0.0", ""), ("1-0", ""), ("a grid in the world", ""),
+    ("CFAM, train=cuhk-pedes", "")])
 def test_keys_of_data_sets_and_signed_zeros_are_found(text, fault):
     found = wording_faults([text])
     assert len(found) == bool(fault) and all(fault in one for one in found)

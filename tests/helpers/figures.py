@@ -46,11 +46,14 @@ def _shown_texts(fig):
 
 
 def _named_by_keys():
-    "A pattern of the keys of data sets that no figure should show, since `dataset_title` has words for them"
+    """A pattern of the keys of data sets that no figure should show, since `dataset_title` has words for them
+
+    `train=cuhk-pedes` names a variant by its setting, as tables and commands do, and may be shown.
+    """
     from reid_lab.datasets.registry import DATASETS
     keys = [key for key in DATASETS if not key.isalpha()]     # `grid` and `world` are words, too
     worlds = r"world-(?:smoke|quick|full|paper)"
-    return re.compile(rf"(?<![\w/.-])(?:{'|'.join([*map(re.escape, keys), worlds])})(?![\w/.])")
+    return re.compile(rf"(?<![\w/.=-])(?:{'|'.join([*map(re.escape, keys), worlds])})(?![\w/.])")
 
 
 ROUNDED_ZERO = re.compile(r"(?<![\w.])[-\u2212]0(?:\.0+)?(?![\w.])")

@@ -1,7 +1,10 @@
 "Predictions: what is no prediction is refused, an outcome says what its interval says, and the history tells the order"
 import json
+import re
 import subprocess
+from collections import Counter
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,11 +17,13 @@ from reid_lab.results.predictions import (
     came_first,
     load_predictions,
     outcome,
+    outcomes,
     predictions_table,
     registered_at,
 )
 from reid_lab.results.rows import load_results
 
+ROOT = Path(__file__).resolve().parents[2]
 GAIN = Prediction(name="gain", claim="New gains.", where=dict(notebook="run_x"), base="Old", other="New",
                   seeds=(5, 6, 7, 8), expects="higher", low=1., high=3., smallest=.5, written="2026-11-27",
                   seen="nothing")
@@ -147,3 +152,12 @@ def test_predictions_of_the_project_name_rows_that_exist():
     for expected in (p for p in own.values() if p.seen.startswith("run ")):
         seen = outcome(replace(expected, seeds=(0, 1, 2, 3, 4)), known)
         assert seen.verdict != "waiting", expected.name
+
+
+def test_the_readme_counts_what_came_out():
+    text = (ROOT/"README.md").read_text(encoding="utf-8")
+    said = re.search(r"of (\d+) for Worlds 5 to 9, (\d+) held, (\d+) failed and (\d+) are open", text)
+    found = outcomes(load_results(ROOT/"results"/"runs.csv"), ROOT/"results"/"predictions.json")
+    verdicts = Counter(one.verdict for one in found)
+    counts = (len(found), *(verdicts[name] for name in ("held", "failed", "open")))
+    assert tuple(map(int, said.groups())) == counts and verdicts["waiting"] == 0
