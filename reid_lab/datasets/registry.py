@@ -324,6 +324,8 @@ def dataset_title(name:str, # In a result row or a parameter: a key of `DATASETS
     if '->' in text: return ' to '.join(dataset_title(part.strip()) for part in text.split('->'))
     if text in DATASETS: return DATASETS[text].title
     if re.match(r'world(-(smoke|quick|full|paper)\b| \(|-?$)', text): return _world_title(text.removeprefix('world'))
+    key, _, seen = text.partition(' seen ')
+    if key in DATASETS and seen: return f'{DATASETS[key].title} (cameras {seen} known)'
     key, _, cameras = text.rpartition('-')
     if key in DATASETS and cameras.isdigit(): return f'{DATASETS[key].title} ({cameras} cameras known)'
     return text

@@ -120,6 +120,7 @@ def matrix_figures(runs:pd.DataFrame, # Rows of `run_method`; what is not traine
         for key in metrics:
             f = transfer_matrix(rows[rows.method == m], key)
             to_csv(f.reset_index(), Path(folder)/f'matrix_{m}_{key}.csv')
+            f = f.rename(index=dataset_title, columns=dataset_title)
             figures.append(heat_map(f, f"{where}{TITLES[m]}, {metric_label(key)} (%)"))
             export(figures[-1], f'{prefix}_matrix_{m}_{key}', Path(folder)/'figures')
     return figures
