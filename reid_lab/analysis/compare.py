@@ -231,7 +231,7 @@ def _columns_to_share(settings):
 
 
 def _shared_columns(features, names):
-    "Cameras and columns by name, of each side: each of the first model that has it on both"
+    "Cameras and columns by name, of each side: each of the first model that has it on both, else on that side"
     sides = {}, {}
     with_cameras = _labels_of(features, 'cam')
     if with_cameras is not None:
@@ -240,9 +240,10 @@ def _shared_columns(features, names):
     for name in names:
         if name in ('pid', 'cam'): continue
         both = [[SideColumns(e) for e in (f.q, f.g)] for f in features]
-        having = next((columns for columns in both if all(name in side for side in columns)), None)
-        if having is None: continue
-        for side, of_side in zip(having, sides): of_side[name] = np.asarray(side[name])
+        whole = [columns for columns in both if all(name in side for side in columns)]
+        for at, of_side in enumerate(sides):    # a protocol may read a column of one side alone
+            having = [columns[at] for columns in whole or both if name in columns[at]]
+            if having: of_side[name] = np.asarray(having[0][name])
     return sides
 
 

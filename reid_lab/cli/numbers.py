@@ -11,6 +11,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from .crops import check_junk_columns, check_known, check_protocol_columns, check_rows, how_known
@@ -90,7 +91,9 @@ def _scores_of(a, q, g, draw):
     if draw is None:
         return retrieval_metrics(q, g, junk=junk_of(a), distance=a.distance, scoring=scoring, protocol=protocol)
     sides = protocol_sides(q, g, protocol, draw)
-    return retrieval_metrics(sides.q, sides.g, distance=a.distance, scoring=scoring, protocol=sides.rule)
+    scores = retrieval_metrics(sides.q, sides.g, distance=a.distance, scoring=scoring, protocol=sides.rule)
+    scores.plan = replace(sides.plan, draws=(sides.rows,))      # which counts those that this draw leaves out
+    return scores
 
 
 def _metrics(a):
@@ -352,7 +355,10 @@ def _page(a, where):
     if len(a.runs) > 1: raise ValueError(f"one page is one file, and {len(a.runs)} are named; give one")
     name = a.runs[0] if a.runs else 'all_results.html'
     if not name.endswith('.html'): raise ValueError(f'{name!r} is no name of a page; give one that ends in .html')
-    print(f'written to {near_path(write_results_page(name, load_results(a.store, **where)))}')
+    rows = load_results(a.store, **where)
+    if where and not len(rows):
+        raise ValueError(f'no row of --store {a.store} has {where}; leave --where out, or see `reid_lab results list`')
+    print(f'written to {near_path(write_results_page(name, rows))}')
     return 0
 
 

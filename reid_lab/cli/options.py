@@ -120,7 +120,7 @@ def draw_of(a:argparse.Namespace, # Parsed arguments with `protocol` and `draw`
         raise ValueError(f'--draw {a.draw} is of a protocol that draws; give --protocol sysu.all, or another of '
                          '`reid_lab list protocols`, with it, or leave --draw out')
     n_draws = a.protocol.n_draws
-    if a.draw >= n_draws:
+    if n_draws == 1 or a.draw >= n_draws:
         has = f'has draws 0 to {n_draws - 1}' if n_draws > 1 else 'draws nothing: leave --draw out'
         raise ValueError(f'--draw {a.draw}: --protocol {a.protocol.name} {has}')
     return a.draw

@@ -9,7 +9,7 @@ __all__ = ['FIRST_VALIDATION', 'ShiftTrial', 'strengths', 'try_cameras']
 import time
 from dataclasses import dataclass, replace
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, check_number, check_whole
 from reid_lab.datasets.protocols.cameras import (
     OTHER_NETWORK,
     SCENES,
@@ -20,9 +20,10 @@ from reid_lab.datasets.protocols.cameras import (
     world_table,
 )
 from ..models.weights.shipped import check_worlds
-from .dart3 import PAPER, Evaluation, over_cameras, score_settings
+from .dart3 import METHODS, PAPER, Evaluation, over_cameras, score_settings
 from .reid import reid_settings, train_reid
 from ..results.validity import gap_closed
+from ..world.plan import PRESETS
 from ..world.shifts import CameraShifts
 
 # %% ../../nbs/14_recipes/27_camera_shifts.ipynb #4e24eb7e
@@ -44,7 +45,14 @@ class ShiftTrial:
         if self.seed < FIRST_VALIDATION:
             raise ValueError(f'seed={self.seed} is a test World; cameras are chosen on Worlds of seed '
                              f'{FIRST_VALIDATION} or more')
-        self.scene  # an error here, before anything is rendered
+        check_choice('preset', self.preset, PRESETS)
+        check_number('share', self.share, 0, 1)
+        if not self.share: raise ValueError('share=0 leaves nobody; give a part such as share=.25, or leave it out')
+        check_whole('steps', self.steps, 0)
+        if isinstance(self.methods, str):
+            raise ValueError(f'methods={self.methods!r} is one text; give ({self.methods!r},)')
+        for name in self.methods: check_choice('methods', name, METHODS)
+        if self.cameras not in SCENES: strengths(self.cameras)      # refuses here, before anything is rendered
 
     @property
     def scene(self) -> Scene:

@@ -31,6 +31,20 @@ def _groupings(frame, random):
     return kept
 
 
+def _check_rows(frame, column, random):
+    "What a model of these rows would take without a word: no random effect, empty levels, rows given twice"
+    if not random: raise ValueError("random=() names no column; give random='seed', or the pair ('world', 'seed')")
+    if column in random:
+        raise ValueError(f'random={random}: {column!r} holds the variants that are compared; name other columns')
+    for name in (column, *random):
+        if empty := int(frame[name].isna().sum()):
+            raise ValueError(f'{name!r} is empty in {empty} rows; leave them out: frame.dropna(subset=[{name!r}])')
+    twice = int(frame.duplicated([column, *random]).sum())
+    if twice:
+        raise ValueError(f'{twice} rows have the variant and the {random} of another row; leave one of each, or give '
+                         'their mean')
+
+
 def _fit(frame, others, random):
     "The fitted model: `score` by the columns `fixed0`, ... and random intercepts"
     mixed = extra_library('statsmodels.regression.mixed_linear_model', 'mixed',
@@ -73,6 +87,7 @@ def mixed_effects(frame:'pd.DataFrame', # One row a run, of one dataset, split a
     check_number('level', level, 0, 1)
     for name in (metric, column, *random): check_choice('column', name, list(frame.columns))
     frame = frame.dropna(subset=[metric]).reset_index(drop=True)
+    _check_rows(frame, column, random)
     for name in ONE_OF:
         if name in frame and frame[name].nunique(dropna=False) > 1:
             raise ValueError(f'the model would mix {frame[name].nunique()} values of {name!r}; choose with '
@@ -101,6 +116,10 @@ def mixed_effects(frame:'pd.DataFrame', # One row a run, of one dataset, split a
     spread = ', '.join(f'{name} {value:.2f}' for name, value in parts.items())
     together = [name for name in random if name not in kept]
     one = f" {' and '.join(together)} parts the rows as {kept[0]} does, so both are one effect." if together else ''
+    if frame.duplicated([column, kept[0]]).any():
+        one += (f' Several rows of a variant in one {kept[0]}: the model has no effect of a variant by {kept[0]}, and '
+                f'its intervals are too narrow where variants differ by it; average each {kept[0]} first, or read '
+                'the paired interval.')
     table.attrs = dict(components=parts, degrees=degrees, footnote=(
         f'Random effects of {", ".join(kept)}; standard deviations: {spread}; {degrees} degrees of freedom; p_holm: '
         f'comparisons counted: {len(others)} (Holm).{one}'))

@@ -227,6 +227,7 @@ def test_metrics_and_comparisons_of_one_draw(two_modalities, capsys):
     assert {name: found[name] for name in ("R1", "mAP", "mINP", "n_query")} == pytest.approx(
         {name: want[name] for name in ("R1", "mAP", "mINP", "n_query")})
     assert (found["protocol"], found["draw"]) == ("sysu.all", 3)
+    assert found["rows"]["gallery"]["rows"] < found["rows"]["gallery"]["given"]      # of all images, one draw
     assert main(words) == 0
     assert "draw 3 alone, of 0 to 9; without --draw scores are means over all" in capsys.readouterr().out
     assert main(["compare", f"ours={file},{file}", "--protocol", "sysu.all", "--draw", "3"]) == 0

@@ -57,3 +57,22 @@ def test_without_statsmodels_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "statsmodels.regression.mixed_linear_model", None)
     with pytest.raises(ImportError, match=r"reid_lab\[mixed\].*paired_table compares without it"):
         mixed_effects(rows(), "mAP", "v0")
+
+
+@pytest.mark.parametrize("change, kw, says", [
+    (lambda f: pd.concat([f, f]), {}, "rows have the variant"),
+    (lambda f: f, dict(random="variant"), "that are compared"),
+    (lambda f: f, dict(random=()), "names no column"),
+    (lambda f: f.assign(seed=f.seed.where(f.seed > 0)), {}, "empty in 2")])
+def test_rows_that_would_mislead_are_refused(change, kw, says):
+    frame = pd.DataFrame([dict(variant=v, seed=s, mAP=40. + s + (v == "b")) for s in range(5) for v in "ab"])
+    with pytest.raises(ValueError, match=says): mixed_effects(change(frame), "mAP", "a", **kw)
+
+
+def test_several_seeds_of_a_world_are_said():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame([dict(variant=v, world=w, seed=s, mAP=40. + w + s + (v == "b") + rng.normal())
+                          for w in range(4) for s in range(3) for v in "ab"])
+    assert "too narrow" in mixed_effects(frame, "mAP", "a", random=("world", "seed")).attrs["footnote"]
+    of_worlds = frame.groupby(["variant", "world"], as_index=False).mAP.mean()
+    assert "too narrow" not in mixed_effects(of_worlds, "mAP", "a", random="world").attrs["footnote"]
