@@ -1,4 +1,5 @@
 "The rule of junk as a record and as text"
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,8 @@ from reid_lab.retrieval.junk import AUTO, Junk, as_junk, junk_words, of_same_cam
 NAMES = st.text("abcxyz_019 -é", min_size=1, max_size=6).filter(lambda t: t == t.strip() and t not in ("auto", "none"))
 PARTS = st.builds(lambda sign, name: sign + name, st.sampled_from(["", "", "other:"]), NAMES)
 GROUPS = st.lists(st.lists(PARTS, min_size=1, max_size=3).map("+".join), max_size=3)
-PAIRS = st.dictionaries(NAMES, st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=2), max_size=2)
+VALUES = NAMES.filter(lambda t: not re.fullmatch("-[019]+", t))       # numbers below 0 are no labels, see below
+PAIRS = st.dictionaries(NAMES, st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=2), max_size=2)
 
 
 @given(columns=GROUPS, together=st.lists(NAMES, max_size=3), pairs=PAIRS)
@@ -20,6 +22,11 @@ def test_text_and_repr_give_the_rule_again(columns, together, pairs):
     assert read_junk(str(rule)) == rule == eval(repr(rule)) and hash(read_junk(str(rule))) == hash(rule)
     assert bool(rule) == bool(columns or together or pairs) and (str(rule) == "none") == (not rule)
     assert junk_words(rule) and set(rule.columns) >= set(together)
+
+
+@pytest.mark.parametrize("value, says", [("-1", "stands for unknown"), ("-9", "below -1 are no labels")])
+def test_a_pair_of_no_label_is_refused(value, says):
+    with pytest.raises(ValueError, match=says): Junk(pairs={"cam": [("0", value)]})
 
 
 @pytest.mark.parametrize("given_, want", [
