@@ -187,7 +187,8 @@ def test_make_works_in_a_folder_with_a_space(place):
     folder, stub, *_ = place
     said, calls = make(place, "install")
     assert "Setting up .venv" in said and (str(stub), ["-m", "venv", ".venv"]) in calls
-    assert (str(folder/".venv/bin/python"), ["-m", "pip", "check"]) in calls
+    python = str(folder/".venv/bin/python")
+    assert (python, ["-m", "uv", "pip", "check", "-q", "--python", python]) in calls
     said, calls = make(place, "camel", "PRESET=smoke")
     assert "Setting up" not in said, "the second call finds the environment"
     assert calls[-1] == (str(folder/".venv/bin/python"), ["-m", "reid_lab", "run", "camel", "-p", "preset=smoke"])
@@ -251,7 +252,8 @@ def test_the_cpu_build_of_torch(place, settings):
     shutil.rmtree(place[0]/".venv")
     said, calls = make(place, "install", "TORCH=cpu", NO_INDEX="1")
     assert "No CPU build of torch at https://download.pytorch.org/whl/cpu: going on with the ordinary one" in said
-    assert calls[-1][1] == ["-m", "pip", "check"]
+    python = str(place[0]/".venv/bin/python")
+    assert calls[-1] == (python, ["-m", "uv", "pip", "check", "-q", "--python", python])
 
 
 # --- python -m, and a home elsewhere ----------------------------------------------------------------------------------
