@@ -203,7 +203,7 @@ def _list(a):
         check_notebook(find_notebook(a.name))
         print(read_experiment(find_notebook(a.name)).describe())
         return 0
-    check_choice(a.what, a.name, LISTS[a.what](), _own_hint(a.what))
+    check_choice(a.what, a.name, LISTS[a.what](), _own_hint(a.what), listed_by=f'`reid_lab list {a.what}`')
     if a.what == 'protocols':
         from reid_lab.retrieval.protocols import PROTOCOLS
         first, *rest = PROTOCOLS[a.name].sentences()

@@ -21,6 +21,12 @@ from .plan import DOMAINS, KINDS, SCENARIOS, Item
 SHIFTS_VERSION = 1 # of all that this module draws. Raise it with a change that moves a number
 
 
+def _digits(number):
+    "As short as it can be read back exactly, so that two strengths never have one name"
+    short = f'{number:g}'
+    return short if float(short) == number else repr(number)
+
+
 @dataclass(frozen=True)
 class CameraShifts:
     "How far the cameras of the real-like domain differ, kind by kind: 0 in nothing, 1 strongly"
@@ -49,7 +55,7 @@ class CameraShifts:
     def __str__(self): # Behind the preset, in names of caches, tables and rows
         for name, mix in CAMERA_MIXES.items():
             if mix == self: return f'+{name}'
-        return ''.join(f'+{name}{strength:g}' for name, strength in self.changed.items()) or '+alike'
+        return ''.join(f'+{name}{_digits(strength)}' for name, strength in self.changed.items()) or '+alike'
 
 
 CAMERA_MIXES:dict[str, CameraShifts] = {} # name -> strengths that are frozen
@@ -60,10 +66,12 @@ def camera_shifts(cameras:str | CameraShifts | None, # Key of `CAMERA_MIXES`, st
     "The strengths of a mix"
     if cameras is None or cameras == '': return None
     if isinstance(cameras, CameraShifts): return cameras
+    others = ("Or give strengths of your own, such as reid_lab.world.shifts.CameraShifts(colour=.5, crop=.5), where "
+              "CameraShifts() has cameras that differ in nothing ('alike' in names), or '' for cameras by severity.")
     if not isinstance(cameras, str):
-        raise ValueError(f"cameras={cameras!r} must be a name of {list(CAMERA_MIXES)}, a "
-                         "reid_lab.world.shifts.CameraShifts, or '' for cameras by severity")
-    return CAMERA_MIXES[check_choice('cameras', cameras, CAMERA_MIXES)]
+        names = f' of {list(CAMERA_MIXES)}' if CAMERA_MIXES else ''
+        raise ValueError(f'cameras={cameras!r} must be a name{names}. {others}')
+    return CAMERA_MIXES[check_choice('cameras', cameras, CAMERA_MIXES, others)]
 
 # %% ../../nbs/03_world/62_shifts.ipynb #34810530
 @dataclass(frozen=True)

@@ -37,6 +37,13 @@ def test_lists_are_the_registries(what, capsys):
     assert main(["list", what, names[0] + "x"]) == 2 and f"Did you mean '{names[0]}'" in capsys.readouterr().err
 
 
+def test_an_unknown_name_is_answered_in_one_short_line(capsys):
+    for what in ("protocols", "models", "datasets"):
+        assert main(["list", what, "nonsense"]) == 2
+        said = capsys.readouterr().err
+        assert f"`reid_lab list {what}` shows all {len(LISTS[what]())}" in said and len(said) < 200
+
+
 def test_lists_follow_the_registry(monkeypatch, capsys):
     from reid_lab.models.zoo import MODELS
     monkeypatch.setitem(MODELS, "zebra", MODELS["bot_tiny"])

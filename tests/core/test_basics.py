@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from reid_lab.core.basics import check_record, late_library, warn_caller
+from reid_lab.core.basics import MOST_CHOICES, check_choice, check_record, late_library, warn_caller
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,25 @@ def test_another_kind_of_value_is_no_record(value, record, text):
 def test_long_values_are_not_printed():
     with pytest.raises(TypeError) as error: check_record("rates", torch.zeros(1000), Rates)
     assert len(str(error.value)) < 300
+
+
+def refusal(value, choices, **more):
+    with pytest.raises(ValueError) as error: check_choice("rule", value, choices, **more)
+    return str(error.value)
+
+
+def test_many_choices_are_left_to_what_lists_them():
+    names = [f"rule{number}" for number in range(MOST_CHOICES + 1)]
+    for listed_by in ("", "`reid_lab list rules`"):     # few are always named
+        assert str(names[1:]) in refusal("role3", names[1:], listed_by=listed_by)
+    assert str(names) in refusal("role3", names)
+    assert refusal("role3", names, listed_by="`list rules`", hint="Or none.") == \
+        "rule='role3' is not known. Did you mean 'rule3'? `list rules` shows all 13. Or none."
+    assert refusal("xyz", names, listed_by="`list rules`") == "rule='xyz' is not known. `list rules` shows all 13."
+
+
+def test_no_choice_at_all_is_said_so():
+    assert refusal("a", [], hint="Add one.") == "rule='a' is not known; there is none to choose from. Add one."
 
 
 @pytest.fixture

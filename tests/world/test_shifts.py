@@ -79,6 +79,21 @@ def test_names_say_the_cameras(cache):
     assert repr(alike).startswith("World(smoke+alike, reid, seed 0")
 
 
+def test_strengths_that_differ_have_names_that_differ(cache):
+    strengths = .5, .5000001, float(np.nextafter(.5, 1)), 1, 1e-5
+    names = [str(CameraShifts(crop=s)) for s in strengths]
+    assert names == ["+crop0.5", "+crop0.5000001", "+crop0.5000000000000001", "+crop1", "+crop1e-05"]
+    assert [CameraShifts(crop=float(name.removeprefix("+crop"))) for name in names] == \
+        [CameraShifts(crop=s) for s in strengths]
+
+
+def test_without_mixes_no_empty_list_of_names_is_shown(monkeypatch, cache):
+    monkeypatch.setattr("reid_lab.world.shifts.CAMERA_MIXES", {})
+    for cameras in ("alike", 3):
+        with pytest.raises(ValueError) as error: world(cache, cameras=cameras)
+        assert "[]" not in str(error.value) and "CameraShifts(" in str(error.value)
+
+
 def test_a_mix_is_its_strengths(cache):
     for name, strengths in CAMERA_MIXES.items():
         made = world(cache, cameras=name)
@@ -88,6 +103,8 @@ def test_a_mix_is_its_strengths(cache):
 
 @pytest.mark.parametrize("kw,message", [
     (dict(cameras="outdoors"), "cameras='outdoors'"), (dict(cameras=3), "cameras=3 must be a name"),
+    (dict(cameras="alike"), r"cameras='alike' is not known.*CameraShifts\(\) has cameras that differ in nothing"),
+    (dict(cameras="outdoors"), "CameraShifts\\(colour=.5, crop=.5\\).*or '' for cameras by severity"),
     (dict(cameras=CameraShifts(), severity=.4), "severity=0.4 belongs to cameras by severity"),
     (dict(cameras=CameraShifts(), drift=2), "drift=2 belongs to cameras by severity"),
     (dict(camera=1), "Did you mean 'cameras'")])
