@@ -136,9 +136,8 @@ class RDE(nn.Module):
         states = self.ln_final(x) @ self.text_projection
         rows = torch.arange(len(tokens), device=tokens.device)
         ends = tokens.argmax(1)         # the end has the highest number
-        allowed = tokens != 0
-        allowed[:, 0] = False
-        allowed[rows, ends] = False
+        places = torch.arange(n, device=tokens.device)
+        allowed = (tokens != 0) & (places > 0) & (places < ends[:, None])   # behind the end the attention is 0
         k = int((len(self.positional_embedding) - 2)*self.ratio)
         selected = most_attended(states, attention[rows, ends], allowed, k)
         return torch.cat([unit_norm(states[rows, ends]), unit_norm(self.text_tokens(selected))], 1)

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.video import mot_lines, scene, write_video
+from helpers.video import write_video
+from helpers.walkers import mot_lines, scene
 from PIL import Image
 from torchvision.models import detection
 

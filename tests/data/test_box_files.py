@@ -4,7 +4,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.video import CODECS, box_of, decoded, mot_lines, scene, write_video
+from helpers.video import CODECS, decoded, write_video
+from helpers.walkers import box_of, mot_lines, scene
 from PIL import Image
 
 from reid_lab.data.box_files import BoxOptions

@@ -6,7 +6,8 @@ import signal
 import av
 import numpy as np
 import pytest
-from helpers.video import CODECS, decoded, scene, write_video
+from helpers.video import CODECS, decoded, write_video
+from helpers.walkers import scene
 from PIL import Image
 
 from reid_lab.data.frames import Frames, Video, count_packets, read_frame

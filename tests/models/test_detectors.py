@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.video import scene
+from helpers.walkers import scene
 from safetensors.torch import save_file
 from torch import nn
 from torchvision.models import detection

@@ -57,6 +57,9 @@ def test_captions_of_any_length(released, path):
     assert none.isfinite().all() and (none[0, rde.DIM:] == 0).all() and none[1, rde.DIM:].norm() > .5
     tokens = ClipBPE()(["a man in a red coat"])
     with torch.no_grad(): assert torch.allclose(pair.encode_text(tokens[:, :12]), pair.encode_text(tokens), atol=1e-6)
+    further = tokens.clone()
+    further[:, 1 + int(tokens[0].argmax()):] = 7        # tokens that a caption does not have
+    with torch.no_grad(): assert torch.allclose(pair.encode_text(further), pair.encode_text(tokens), atol=1e-6)
     assert check_control(pair) == {}
 
 

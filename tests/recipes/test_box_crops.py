@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.video import box_of, decoded, mot_lines, scene, write_video
+from helpers.video import decoded, write_video
+from helpers.walkers import box_of, mot_lines, scene
 from PIL import Image
 
 from reid_lab.data.box_files import BoxOptions

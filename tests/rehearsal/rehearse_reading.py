@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers.captioning import build_model, photo_of
 from helpers.towers import SAID, SIZE, osnet_file, randomised, tiny
-from helpers.video import scene
 from helpers.views import VIEWS
+from helpers.walkers import scene
 from PIL import Image
 from rehearsal.both import check_same, differences, on_both
 from torchvision.models import detection
