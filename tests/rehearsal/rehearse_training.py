@@ -46,8 +46,8 @@ def test_a_step_of_dmg(name, settings):
                                       strategy=DMGStep(**settings)))
 
 
-# With most seeds a change of 1e-6 in the weights makes another image the hardest of its triplet, on the CPU as well: the
-# moves then differ by 10 to 60 % of their length. With this one they differ by .2 %.
+# With most seeds a change of 1e-6 in the weights makes another image the hardest of its triplet, on the CPU as well:
+# the moves then differ by 10 to 60 % of their length. With this one they differ by .2 %.
 @pytest.mark.parametrize("name", IMAGE)
 def test_a_step_of_dmg_in_all_weights(name, seed=2):
     def work(device):
