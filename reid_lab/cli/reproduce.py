@@ -71,8 +71,8 @@ def _check(a):
 def _use_of(contribution):
     "Whether a row may stand among those of others"
     from reid_lab.results.contributed import check_contribution
-    try: check_contribution(contribution, 'it')
-    except ValueError as e: return f'`reid_lab results merge` does not take it, since {e}'
+    try: check_contribution(contribution, 'This row')
+    except ValueError as e: return f'`reid_lab results merge` does not take it. {e}'
     return '`reid_lab results merge` takes it'
 
 
