@@ -22,7 +22,7 @@ from reid_lab.datasets.protocols.cameras import (
 from ..models.weights.shipped import check_worlds
 from .dart3 import METHODS, PAPER, Evaluation, over_cameras, score_settings
 from .reid import reid_settings, train_reid
-from ..results.validity import gap_closed
+from ..results.validity import gap_closed, no_share_of, share_kept
 from ..world.plan import PRESETS
 from ..world.shifts import CameraShifts
 
@@ -114,6 +114,7 @@ def try_cameras(trial:ShiftTrial, # World and cameras
                n_train=len(case.train), n_query=len(case.q))
     row |= {name: round(score, 2) for name, score in scores.items()} | dict(oracle=round(oracle, 2))
     row |= {f'{name} closes': round(100*gap_closed(scores[name], base, oracle), 1) for name in others}
+    row |= dict(no_share=no_share_of(base, oracle))
     if trial.transfer: row |= _transfer(trial, source, case, train)
     return row | dict(render_s=round(rendered - start), seconds=round(time.perf_counter() - start))
 
@@ -124,4 +125,4 @@ def _transfer(trial, source, case, train):
     other = new_network(case.train, there, order=trial.scene.order)
     own = _trained(trial, every_camera(there), train)
     arrives, inside = (_score(model, other)['No adaptation'] for model in (source, own))
-    return dict(arrives=round(arrives, 2), inside=round(inside, 2), kept=round(100*arrives/inside, 1))
+    return dict(arrives=round(arrives, 2), inside=round(inside, 2), kept=round(share_kept(arrives, inside), 1))

@@ -5,7 +5,7 @@ import pytest
 from reid_lab.datasets.protocols.cameras import SCENES, Scene, make_case, world_case, world_table
 from reid_lab.recipes.camera_shifts import ShiftTrial, strengths, try_cameras
 from reid_lab.recipes.dart3 import PAPER, run_study
-from reid_lab.results.validity import gap_closed
+from reid_lab.results.validity import gap_closed, no_share_of
 from reid_lab.world.shifts import CameraShifts
 
 
@@ -45,6 +45,8 @@ def test_a_row_is_what_the_studies_of_dart3_give():
     assert row["oracle"] == pytest.approx(oracle["mAP"], abs=.006)
     closes = 100*gap_closed(main["Norm"], main["No adaptation"], oracle["mAP"])
     assert row["Norm closes"] == pytest.approx(closes, abs=.06, nan_ok=True)
+    assert row["no_share"] == no_share_of(main["No adaptation"], oracle["mAP"])
+    assert bool(row["no_share"]) == np.isnan(row["Norm closes"])
     assert row["n_train"] == len(make_case("smoke", 1000).train)
 
 

@@ -21,8 +21,10 @@ from reid_lab.results.validity import (
     gap_closed,
     kept_by_transfer,
     load_correspondences,
+    no_share_of,
     printed_differences,
     reading,
+    share_kept,
     validity_conclusion,
     validity_table,
     world_difference,
@@ -133,6 +135,33 @@ def test_a_gap_is_closed_by_its_share(rows):
         shares.append((same["Norm"] - same["No-adapt"])/(same["Upper Bound"] - same["No-adapt"]))
     assert len(shares) == 8 and found.table_1["Norm"] == pytest.approx(100*np.mean(shares))
     assert (found.low <= found.here).all() and (found.here <= found.high).all()
+
+
+@pytest.mark.parametrize("oracle, says", [
+    (60., "not above the base"), (50., r"not above the base \(-10.00 points\)"), (60.4, "gap of 0.40 points is below 1"),
+    (60.999, "below 1"), (math.nan, "a score is missing")])
+def test_a_gap_below_a_point_has_no_share_and_says_why(oracle, says):
+    assert math.isnan(gap_closed(61., 60., oracle)) and re.search(says, no_share_of(60., oracle))
+
+
+def test_a_share_is_that_of_a_naive_division():
+    rng = np.random.default_rng(0)
+    for score, base, oracle in rng.uniform(0, 100, (200, 3)):
+        if oracle - base < 1: assert math.isnan(gap_closed(score, base, oracle)) and no_share_of(base, oracle)
+        else: assert gap_closed(score, base, oracle)*(oracle - base) == pytest.approx(score - base)
+    assert no_share_of(59., 60.) == "" and gap_closed(59.5, 59., 60.) == .5
+    assert share_kept(30., 60.) == 50. and all(math.isnan(share_kept(1., inside)) for inside in (0., .9, math.nan))
+
+
+def test_worlds_without_a_gap_are_left_out_and_counted(rows):
+    level = rows.copy()
+    seeds = sorted(level[level.run == "dart3_cameras"].seed.unique())
+    base = level[(level.run == "dart3_main") & (level.variant == "No adaptation")].set_index("seed").mAP
+    oracle = (level.run == "dart3_cameras") & (level.variant == "No adaptation") & (level.seed == seeds[0])
+    level.loc[oracle, "mAP"] = base[seeds[0]] + .01
+    found, before = closed_gaps(level), closed_gaps(rows)
+    assert set(found.seeds) == {len(seeds) - 1} and set(before.seeds) == {len(seeds)}
+    assert found.here.notna().all() and (found.here.abs() < 200).all()
 
 
 def test_what_is_kept_is_a_share_of_the_score_inside(rows):
