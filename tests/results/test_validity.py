@@ -138,8 +138,8 @@ def test_a_gap_is_closed_by_its_share(rows):
 
 
 @pytest.mark.parametrize("oracle, says", [
-    (60., "not above the base"), (50., r"not above the base \(-10.00 points\)"), (60.4, "gap of 0.40 points is below 1"),
-    (60.999, "below 1"), (math.nan, "a score is missing")])
+    (60., "not above the base"), (50., r"not above the base \(-10.00 points\)"),
+    (60.4, "gap of 0.40 points is below 1"), (60.999, "below 1"), (math.nan, "a score is missing")])
 def test_a_gap_below_a_point_has_no_share_and_says_why(oracle, says):
     assert math.isnan(gap_closed(61., 60., oracle)) and re.search(says, no_share_of(60., oracle))
 
