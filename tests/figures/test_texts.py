@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.figures import Watched, text_faults, wording_faults
+from helpers.figures import Watched, text_faults, unit_faults, wording_faults
 from PIL import Image
 
 from reid_lab import figures
@@ -290,6 +290,13 @@ def test_a_planted_collision_is_found(x, y, rotation, found):
 def test_keys_of_data_sets_and_signed_zeros_are_found(text, fault):
     found = wording_faults([text])
     assert len(found) == bool(fault) and all(fault in one for one in found)
+
+
+@pytest.mark.parametrize("label, lacking", [("paired difference to BoT", 1), ("difference to BoT (points, 95 %)", 0),
+                                            ("gain over chance\n(points, mean)", 0), ("effect", 1), ("effective", 0)])
+def test_a_difference_without_a_unit_is_found(label, lacking):
+    assert len(unit_faults([label, "mAP (%)"])) == lacking
+    assert unit_faults([label, "NMI"]) == []
 
 
 def test_a_label_that_is_longer_than_its_axis_is_found():

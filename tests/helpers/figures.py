@@ -67,6 +67,15 @@ def wording_faults(texts):
             if pattern.search(text)]
 
 
+DIFFERENCE, UNIT = re.compile(r"\b(difference|gain|effect|change)s?\b", re.I), re.compile(r"\bpoints\b|%")
+
+
+def unit_faults(texts):
+    "Differences without a unit, in a figure of percentages"
+    if not any("%" in text for text in texts): return []
+    return [f"{text!r} has no unit" for text in texts if DIFFERENCE.search(text) and not UNIT.search(text)]
+
+
 def text_faults(fig):
     "What is wrong with the texts of a figure, as sentences: outside its canvas, over each other, ill-worded"
     from reid_lab.figures.style import paper_style
@@ -75,7 +84,8 @@ def text_faults(fig):
         renderer = fig.canvas.get_renderer() if hasattr(fig.canvas, "get_renderer") else fig._get_renderer()
         boxes = [(text, _box(text, renderer)) for text in _shown_texts(fig)]
         whole = [text.get_window_extent(renderer) for text, _ in boxes]
-    found, canvas = wording_faults([text.get_text() for text, _ in boxes]), fig.bbox
+    texts = [text.get_text() for text, _ in boxes]
+    found, canvas = wording_faults(texts) + unit_faults(texts), fig.bbox
     for (text, box), full in zip(boxes, whole):
         if box.width <= 0 or box.height <= 0: continue
         # Across, letters fill their box; above and below them there is air, which may leave the canvas
