@@ -48,6 +48,9 @@ class FolderSet:
     anew: bool = False  # Testing counts identities from 1 again
     after_reading: Callable | None = None  # `frame -> frame`: columns that follow from others
     before_writing: Callable | None = None  # `frame -> frame`: columns as names have them
+    columns_of: Callable | None = None  # `match -> columns`, where groups of a pattern are not columns themselves
+    told: tuple[str, ...] = ('pid', 'cam', 'clothes', 'track')  # Columns of a row that its name must tell, to be kept
+    remedies: dict[str, str] = field(default_factory=dict)  # Pattern of names that do not fit -> what to do
 
     @property
     def subsets(self) -> tuple[str, ...]: # Each once
@@ -84,6 +87,7 @@ def _read_name(stem, part, form):
     "The columns that a path tells, identities as the folder counts them; None: it does not fit"
     match = re.fullmatch(part.pattern, stem)
     if match is None: return None
+    if form.columns_of is not None: return part.columns | form.columns_of(match)
     told = part.columns | {k: v for k, v in match.groupdict().items() if k != 'n' and v is not None}
     try:
         for column, value in told.items():
@@ -117,11 +121,13 @@ def _rows_in(root, part, form, follow_links):
     return rows, odd, []
 
 
-def _odd_names(odd, n, part):
+def _odd_names(odd, n, part, form):
     "A finding on names that do not fit"
     if not odd: return []
+    remedy = next((remedy for pattern, remedy in form.remedies.items() if re.fullmatch(pattern, Path(odd[0]).name)),
+                  'move these files away, or pass skip=True')
     what = f'{len(odd)} of {n} file names do not parse (expected such as {part.path}/{part.example})'
-    return [Finding('error', what, first_few(odd), 'move these files away, or pass skip=True')]
+    return [Finding('error', what, first_few(odd), remedy)]
 
 
 def _largest_training_id(root, form, follow_links):
@@ -149,7 +155,7 @@ def load_folder_set(root:Path | str, # Dataset folder
         read, odd, found = _rows_in(root, part, dataset, follow_links)
         rows += read
         findings += found
-        if not skip: findings += _odd_names(odd, len(read) + len(odd), part)
+        if not skip: findings += _odd_names(odd, len(read) + len(odd), part, dataset)
     if findings: raise TableError(dataset.name, findings)
     frame = pd.DataFrame(rows)
     if dataset.anew and len(frame):
@@ -239,7 +245,7 @@ def _agrees(name, row, part, form):
     "Whether a name is read as the columns of a row"
     told = _read_name(os.path.splitext(name)[0], part, form)
     if told is None: return False
-    return all(told[k] == row[k] for k in ('pid', 'cam', 'clothes', 'track') if k in told and k in row)
+    return all(told[k] == row[k] for k in form.told if k in told and k in row)
 
 
 def _files(frame, form):

@@ -36,7 +36,7 @@ class Dataset:
     shared: tuple[tuple[str, str], ...] = ()  # Pairs of splits that share identities by design
     check: Callable | None = None  # `check(table, files=True)` -> findings besides those on every table
     counts_of: Callable | None = None  # `counts_of(table, **options)`, where layout or options change them
-    index_cameras: bool = False  # The column cam counts the images of an identity
+    index_cameras: bool = False  # The column cam is no camera: it counts images, or joins other facts of a name
     files: Callable | None = None  # `files(folder)` -> its annotation files; default: those of `annotations`
     notes: Callable | None = None  # `notes(table)` -> what the doctor finds besides
     unread: Callable | None = None  # `unread(folder, **options)` -> findings on annotations that are not read

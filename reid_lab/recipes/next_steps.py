@@ -111,7 +111,10 @@ def dataset_steps(name:str, # Key of `DATASETS`
     "What to run on a dataset that is in order"
     protocol = _own_rule(DATASETS[name])
     if protocol is not None: return _steps_by_rule(name, root, protocol)
-    found = None if name == 'world' else _experiment(name, DATASETS[name])
+    spec = DATASETS[name]
+    found = None if name == 'world' else _experiment(name, spec)
+    if found is None and spec.image_queries and spec.protocols:   # without cameras that an experiment could learn from
+        return _steps_by_rule(name, root, PROTOCOLS[spec.protocols[0]])
     if found is None: return []
     experiment, dataset = found
     common = dict(dataset=dataset, data_root=root)

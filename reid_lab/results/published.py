@@ -152,6 +152,7 @@ TEST_SETS = { # key of a dataset -> its published test set
     'ag-reid': PublishedSet('AG-ReID'),
     'ag-reid-v2': PublishedSet('AG-ReID.v2'),
     'prai-1581': _searched('PRAI-1581', 799, 4680, 799, 15258),
+    'uav-human': PublishedSet('UAV-Human'),
     'orbench': PublishedSet('ORBench'),
     'pku-sketch': PublishedSet('PKU-Sketch'),
     'synth-pedes': PublishedSet('SYNTH-PEDES'),

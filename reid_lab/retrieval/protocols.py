@@ -337,9 +337,8 @@ _PLAIN = [
                      'drone.'),
     Protocol('uav-human', 'Queries ask for images of the same person in the same outfit by a drone.',
              source='whucsy/RotTrans:datasets/uavhuman.py',
-             dispute='The official test rule was not found; this reader takes the sum of action and frame '
-                     'for the camera, so that few images are left out. Others number every image: uav-'
-                     'human.none.'),
+             dispute='The official test rule was not found; this reader joins action and last number of a name '
+                     'to a camera, so that few images are left out. Others number every image: uav-human.none.'),
     Protocol('uav-human.none', 'Queries ask for images of the same person in the same outfit by a drone.',
              junk=NOTHING, variant_of='uav-human',
              source='wangshining681/SeCap-AGPReID:fastreid/data/datasets',
@@ -665,8 +664,8 @@ SUBJECTS = dict(animals=('wildlife',), vehicles=('veri-776', 'vehicleid', 'veri-
     people=('cuhk-pedes', 'icfg-pedes', 'rstpreid', 'ufine6926', 'ufine3c', 'aeri-pedes', 'tbapr', 'mals', 'market1501',
             'dukemtmc-reid', 'msmt17', 'viper', 'prid2011', 'grid', 'ilids', 'cuhk02', 'cuhk03', 'cuhk-sysu', 'prcc',
             'ltcc', 'celeb-reid', 'celeb-reid-light', 'occluded-duke', 'occluded-reid', 'p-dukemtmc-reid', 'sysu-mm01',
-            'regdb', 'llcm', 'ag-reid', 'ag-reid-v2', 'prai-1581', 'mars', 'ilids-vid', 'dukemtmc-videoreid', 'orbench',
-            'pku-sketch', 'synth-pedes', 'luperson'))
+            'regdb', 'llcm', 'ag-reid', 'ag-reid-v2', 'prai-1581', 'uav-human', 'mars', 'ilids-vid', 'dukemtmc-videoreid',
+            'orbench', 'pku-sketch', 'synth-pedes', 'luperson'))
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #8262f08b
 def near_names(name:str, # That is no protocol

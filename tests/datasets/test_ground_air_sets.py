@@ -1,4 +1,4 @@
-"AG-ReID, AG-ReID.v2 and PRAI-1581: folders written by hand as their loaders describe them, and how each can be wrong"
+"AG-ReID, AG-ReID.v2, PRAI-1581 and UAV-Human: folders written by hand as their loaders describe them, and how each can be wrong"
 import os
 import pickle
 
@@ -13,6 +13,8 @@ from reid_lab.datasets.ground_air_sets import track_name, track_number
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.retrieval.draws import apply_protocol
+from reid_lab.retrieval.embeddings import Embeddings
+from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.retrieval.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.usefixtures("no_user_settings")
@@ -46,6 +48,17 @@ PRAI = dict(trainval=["00000000_0001_00000000.jpg", "00000000_0002_00000001.jpg"
             train=["00000000_0001_00000000.jpg", "00000000_0002_00000001.jpg"], val=["00000003_0002_00000007.jpg"],
             test=["00000005_0001_00000000.jpg", "00000005_0002_00000003.jpg", "00000005_0002_00000004.jpg"])
 
+# SUTDCV/UAV-Human:uavhumanreidtools/datasets/uavhuman.py: person, outfit, codes, action, replica, time and frame of a
+# name; whucsy/RotTrans:datasets/uavhuman.py reads queries and gallery likewise
+CODES = "G00B01H00UC071000LC010000"
+UAV = {"bounding_box_train": [f"P000S00{CODES}A000R0_08301001_0001_bbx.jpg", f"P000S00{CODES}A000R0_08301001_0007_bbx.jpg",
+                              f"P000S09{CODES}A022R1_08301002_0001_bbx.jpg"],
+       "query": [f"P031S09{CODES}A000R0_08301003_0001_bbx.jpg", f"P084S05{CODES}A154R1_08301004_12_bbx.jpg"],
+       "bounding_box_test": [f"D001S00{CODES}A000R0_08301009_00001_bbx.jpg",
+                             f"P031S09{CODES}A000R1_08301005_0001_bbx.jpg",  # action and frame of the query: left out
+                             f"P031S09{CODES}A001R1_08301005_0001_bbx.jpg", f"P031S10{CODES}A000R0_08301006_0002_bbx.jpg",
+                             f"P084S05{CODES}A154R1_08301004_0112_bbx.jpg"]}
+
 
 def partitions(**changes):
     held = {f"{part}_im_names": names for part, names in PRAI.items()}
@@ -73,6 +86,14 @@ def prai(tmp_path):
     root = tmp_path/"PRAI-1581"
     for name in PRAI["trainval"] + PRAI["test"]: picture(root/"images"/name)
     (root/"partitions.pkl").write_bytes(pickle.dumps(partitions(), 2))
+    return root
+
+
+@pytest.fixture
+def uav(tmp_path):
+    root = tmp_path/"UAV-Human"
+    for folder, names in UAV.items():
+        for name in names: picture(root/folder/name)
     return root
 
 
@@ -153,13 +174,70 @@ def test_faults_of_prai(prai, tmp_path, monkeypatch):
     assert "expected the lists of PRAI-1581" in error("prai-1581", prai) or "damaged" in error("prai-1581", prai)
 
 
-@pytest.mark.parametrize("name", ["ag-reid", "ag-reid-v2", "prai-1581"])
+def test_uav_human(uav):
+    t = load_dataset("uav-human", uav, check="all")
+    got = {path: rest for path, *rest in zip(t["path"], t["pid"], t["person"], t["outfit"], t["cam_name"], t["role"])}
+    at = {path.rpartition("/")[2]: rest for path, rest in got.items()}
+    train, query, gallery = UAV["bounding_box_train"], UAV["query"], UAV["bounding_box_test"]
+    assert [at[name] for name in train] == [
+        [0, 0, 0, "000+1", "both"], [0, 0, 0, "000+7", "both"], [9, 0, 9, "022+1", "both"]]
+    assert [at[name] for name in query] == [[3109, 31, 9, "000+1", "query"], [8405, 84, 5, "154+12", "query"]]
+    assert at[gallery[0]] == [50000, -1, -1, "D", "gallery"]
+    assert [at[name][:4] for name in gallery[1:]] == [
+        [3109, 31, 9, "000+1"], [3109, 31, 9, "001+1"], [3110, 31, 10, "000+2"], [8405, 84, 5, "154+112"]]
+    cams = dict(zip(t["cam_name"], t["cam"]))
+    assert cams == {"000+1": 0, "000+2": 1, "000+7": 2, "001+1": 3, "022+1": 4, "154+12": 5, "154+112": 6, "D": 7}
+    assert (t["view"] == "aerial").all()
+    report = str(doctor("uav-human", uav))
+    assert "all parts: 5 ids, 1 of 10 images are distractors; published: 1144 ids, 41290 images" in report
+
+
+def test_protocols_of_uav_human_leave_out_equal_action_and_frame_or_nothing(uav):
+    t = load_dataset("uav-human", uav)
+    q, g = t.query(), t.gallery()
+    order = ["000+1", "D", "001+1", "000+2", "154+112"]   # as far away from the query 3109 as they stand here
+    distance = np.array([order.index(name) for name in g["cam_name"]])/10
+    e = Embeddings(np.stack([np.cos(distance), np.sin(distance)], 1), pid=g["pid"], cam=g["cam"])
+    asked = Embeddings(np.array([[1., 0], np.array([np.cos(.4), np.sin(.4)])]), pid=q["pid"], cam=q["cam"])
+    for protocol, ap in (("uav-human", 1/2), ("uav-human.none", (1 + 2/3)/2)):
+        drawn, = apply_protocol(q.frame, g.frame, protocol).draws
+        assert (len(drawn.queries), len(drawn.gallery)) == (2, 5)
+        scored = retrieval_metrics(asked, e, protocol=protocol)
+        assert scored["mAP"] == pytest.approx(100*(ap + 1)/2)   # the other query finds its only match first
+
+
+def test_faults_of_uav_human(uav):
+    train = uav/"bounding_box_train"
+    picture(train/f"D001S00{CODES}A000R0_08301009_00001_bbx.jpg")  # a distractor is no identity to learn
+    assert "1 of 4 file names do not parse (expected such as bounding_box_train/P001S00" in error("uav-human", uav)
+    assert len(load_dataset("uav-human", uav, skip=True)) == 10
+    for name in UAV["query"]: (uav/"query"/name).unlink()
+    picture(uav/"query"/"00000.jpg")
+    assert "files of the competition, whose names tell no identity" in error("uav-human", uav, subsets="query")
+    (train/f"D001S00{CODES}A000R0_08301009_00001_bbx.jpg").unlink()
+    assert set(load_dataset("uav-human", uav, subsets="train")["split"]) == {"train"}   # the remedy
+    (uav/"bounding_box_test").rename(uav/"gallery")
+    assert "the folder 'bounding_box_test' is missing" in error("uav-human", uav, skip=True, subsets="gallery")
+
+
+def test_names_of_uav_human_have_room_for_99999_people_who_have_cameras(tmp_path):
+    t = tiny_table(roles=True).where(split=["train", "test"])
+    for changes, row in ((dict(pid=t["pid"] + 100000), "pid 100000"), (dict(cam=-1), "cam -1")):
+        with pytest.raises(TableError, match=f"do not fit into a file name.*{row}"):
+            export_world(t.assign(**changes), "uav-human", tmp_path/"no")
+    cams = t["cam"]*1500   # above 999 the last number counts on
+    again = load_dataset("uav-human", export_world(t.assign(cam=cams), "uav-human", tmp_path/"out"))
+    rank = {cam: i for i, cam in enumerate(sorted(set(cams), key=lambda cam: (cam % 1000, cam)))}
+    assert sorted(zip(again["pid"], again["cam"])) == sorted(zip(t["pid"], cams.map(rank)))
+
+
+@pytest.mark.parametrize("name", ["ag-reid", "ag-reid-v2", "prai-1581", "uav-human"])
 def test_exporter_writes_the_layout_by_hand(name, request, tmp_path):
     if name == "ag-reid-v2":
         root = tmp_path/"AG-ReID.v2"
         for path in AG2: picture(root/path)
         for file, lines in AG2_LISTS.items(): (root/file).write_text("\n".join(lines) + "\n")
-    else: root = request.getfixturevalue(dict([("ag-reid", "ag"), ("prai-1581", "prai")])[name])
+    else: root = request.getfixturevalue({"ag-reid": "ag", "prai-1581": "prai", "uav-human": "uav"}[name])
     t = load_dataset(name, root)
     again = load_dataset(name, export_world(t, name, tmp_path/"again"))
     assert rows(again) == rows(t)

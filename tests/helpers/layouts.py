@@ -51,12 +51,12 @@ def small_infrared(layout):
 
 
 def small_ground_air(layout):
-    "People under a drone, a fixed and a worn camera (two drones in PRAI-1581), in the order of the folders or lists"
+    "People under a drone, a fixed and a worn camera, or under drones alone, in the order of the folders or lists"
     t = tiny_table(8, 3, 0, roles=True)
     t = t.assign(view=t["cam"].map({0: "aerial", 1: "ground", 2: "ground"}))
     if layout in GROUND_AIR_FORMS: t = t.assign(cam=t["cam"].map({0: 0, 1: 3, 2: 2}))
     f = GROUND_AIR_LAYOUTS[layout].rows(t).frame
-    if layout not in GROUND_AIR_FORMS: return t._with(f)
+    if layout == "prai-1581": return t._with(f)
     in_folder = f.cam.where((f.split == "test") & (layout == "ag-reid"), 0)   # its cameras are folders in testing
     f = f.assign(at=f.role.map(dict(both=0, query=1, gallery=2)), folder=in_folder)
     return t._with(f.sort_values(["at", "folder", "pid", "cam"], kind="stable").drop(columns=["at", "folder"]))

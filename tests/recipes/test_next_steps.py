@@ -98,7 +98,7 @@ def test_the_doctor_of_a_dataset_ends_in_runs_that_pass_their_checks(market, tmp
 
 NOT_SEARCHED = ("world", "mals", "cuhk02", "cuhk-sysu", "synth-pedes", "luperson", "wildlife")
 OWN_RULE = ("prcc", "ltcc", "celeb-reid", "celeb-reid-light", "occluded-reid", "p-dukemtmc-reid", "sysu-mm01", "regdb",
-            "llcm", "pku-sketch", "orbench", "ag-reid", "ag-reid-v2", "ilids-vid",
+            "llcm", "pku-sketch", "orbench", "ag-reid", "ag-reid-v2", "uav-human", "ilids-vid",
             "vehicleid")   # experiments score by cameras
 
 
