@@ -382,8 +382,8 @@ def check_uav_human(table:ReidTable, # As loaded
     found = check_folder_set(table, files)
     text = f'all parts: {n_ids} ids, {distractors} of {n_images} images are distractors'
     if (n_ids, n_images) == (1144, 41290): return [*found, Finding('ok', f'{text}; ids and images as published')]
-    return [*found, Finding('warn', f'{text}; published: 1144 ids, 41290 images (whether with distractors is not said)', '',
-                            'a part of the set, or another version')]
+    return [*found, Finding('warn', f'{text}; published: 1144 ids, 41290 images', '',
+                            'a part of the set, or another version; whether distractors are counted is not said')]
 
 # %% ../../nbs/07_datasets/16_ground_air_sets.ipynb #16c0a014
 def _folder_cameras(f):
@@ -450,8 +450,8 @@ GROUND_AIR_SETS = {
         counts=dict(train=(None, None), query=(None, None), gallery=(None, None)), columns=('person', 'outfit'),
         protocols=('uav-human', 'uav-human.none'),
         layout='UAV-Human/{bounding_box_train,query,bounding_box_test}/' + _UAV_EXAMPLE + '.jpg',
-        citation='Li et al., UAV-Human: A Large Benchmark for Human Behavior Understanding with Unmanned Aerial '
-                 'Vehicles, CVPR 2021',
+        citation='Li et al., UAV-Human: A Large Benchmark for Human Behavior Understanding with Unmanned '
+                 'Aerial Vehicles, CVPR 2021',
         source='SUTDCV/UAV-Human:uavhumanreidtools/datasets/uavhuman.py (training); '
                'whucsy/RotTrans:datasets/uavhuman.py (queries and gallery)'), check=check_uav_human, index_cameras=True)}
 

@@ -337,8 +337,9 @@ _PLAIN = [
                      'drone.'),
     Protocol('uav-human', 'Queries ask for images of the same person in the same outfit by a drone.',
              source='whucsy/RotTrans:datasets/uavhuman.py',
-             dispute='The official test rule was not found; this reader joins action and last number of a name '
-                     'to a camera, so that few images are left out. Others number every image: uav-human.none.'),
+             dispute='The official test rule was not found; this reader joins action and last number of a '
+                     'name to a camera, so that few images are left out. Others number every image: '
+                     'uav-human.none.'),
     Protocol('uav-human.none', 'Queries ask for images of the same person in the same outfit by a drone.',
              junk=NOTHING, variant_of='uav-human',
              source='wangshining681/SeCap-AGPReID:fastreid/data/datasets',

@@ -1,4 +1,4 @@
-"AG-ReID, AG-ReID.v2, PRAI-1581 and UAV-Human: folders written by hand as their loaders describe them, and how each can be wrong"
+"Sets of drones and ground cameras: folders written by hand as their loaders describe them, and how each can be wrong"
 import os
 import pickle
 
@@ -51,12 +51,14 @@ PRAI = dict(trainval=["00000000_0001_00000000.jpg", "00000000_0002_00000001.jpg"
 # SUTDCV/UAV-Human:uavhumanreidtools/datasets/uavhuman.py: person, outfit, codes, action, replica, time and frame of a
 # name; whucsy/RotTrans:datasets/uavhuman.py reads queries and gallery likewise
 CODES = "G00B01H00UC071000LC010000"
-UAV = {"bounding_box_train": [f"P000S00{CODES}A000R0_08301001_0001_bbx.jpg", f"P000S00{CODES}A000R0_08301001_0007_bbx.jpg",
+UAV = {"bounding_box_train": [f"P000S00{CODES}A000R0_08301001_0001_bbx.jpg",
+                              f"P000S00{CODES}A000R0_08301001_0007_bbx.jpg",
                               f"P000S09{CODES}A022R1_08301002_0001_bbx.jpg"],
        "query": [f"P031S09{CODES}A000R0_08301003_0001_bbx.jpg", f"P084S05{CODES}A154R1_08301004_12_bbx.jpg"],
        "bounding_box_test": [f"D001S00{CODES}A000R0_08301009_00001_bbx.jpg",
                              f"P031S09{CODES}A000R1_08301005_0001_bbx.jpg",  # action and frame of the query: left out
-                             f"P031S09{CODES}A001R1_08301005_0001_bbx.jpg", f"P031S10{CODES}A000R0_08301006_0002_bbx.jpg",
+                             f"P031S09{CODES}A001R1_08301005_0001_bbx.jpg",
+                             f"P031S10{CODES}A000R0_08301006_0002_bbx.jpg",
                              f"P084S05{CODES}A154R1_08301004_0112_bbx.jpg"]}
 
 
