@@ -453,7 +453,8 @@ GROUND_AIR_SETS = {
         citation='Li et al., UAV-Human: A Large Benchmark for Human Behavior Understanding with Unmanned '
                  'Aerial Vehicles, CVPR 2021',
         source='SUTDCV/UAV-Human:uavhumanreidtools/datasets/uavhuman.py (training); '
-               'whucsy/RotTrans:datasets/uavhuman.py (queries and gallery)'), check=check_uav_human, index_cameras=True)}
+               'whucsy/RotTrans:datasets/uavhuman.py (queries and gallery)'),
+        check=check_uav_human, index_cameras=True)}
 
 _KEPT = ('pid', 'cam', 'split', 'role')
 GROUND_AIR_LAYOUTS = {

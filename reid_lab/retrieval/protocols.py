@@ -665,8 +665,8 @@ SUBJECTS = dict(animals=('wildlife',), vehicles=('veri-776', 'vehicleid', 'veri-
     people=('cuhk-pedes', 'icfg-pedes', 'rstpreid', 'ufine6926', 'ufine3c', 'aeri-pedes', 'tbapr', 'mals', 'market1501',
             'dukemtmc-reid', 'msmt17', 'viper', 'prid2011', 'grid', 'ilids', 'cuhk02', 'cuhk03', 'cuhk-sysu', 'prcc',
             'ltcc', 'celeb-reid', 'celeb-reid-light', 'occluded-duke', 'occluded-reid', 'p-dukemtmc-reid', 'sysu-mm01',
-            'regdb', 'llcm', 'ag-reid', 'ag-reid-v2', 'prai-1581', 'uav-human', 'mars', 'ilids-vid', 'dukemtmc-videoreid',
-            'orbench', 'pku-sketch', 'synth-pedes', 'luperson'))
+            'regdb', 'llcm', 'ag-reid', 'ag-reid-v2', 'prai-1581', 'uav-human', 'mars', 'ilids-vid',
+            'dukemtmc-videoreid', 'orbench', 'pku-sketch', 'synth-pedes', 'luperson'))
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #8262f08b
 def near_names(name:str, # That is no protocol
