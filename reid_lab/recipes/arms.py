@@ -8,7 +8,7 @@ __all__ = ['KEYS', 'START', 'PRESETS', 'plain_scheme', 'score_features', 'Arm', 
 
 # %% ../../nbs/14_recipes/52_arms.ipynb #d8d409b6
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,7 @@ class Arm:
     train: tuple = ()           # (field, value) pairs of `ReidTrain`, where it differs from the other arms
     scheme: Callable = plain_scheme     # training rows, settings -> `Scheme`
     score: Callable = score_features    # model, table, protocols, split -> protocol -> metrics
-    lr: float = 3e-4            # peak rate at quick; at other presets that of the preset
+    lr: float = 3e-3            # peak rate at quick; at other presets that of the preset
 
 
 START = Arm('Start alone (control)', train=(('steps', 0),))
@@ -73,6 +73,7 @@ class Size:
     people: tuple               # of training, of test
     images: tuple               # height and width
     train: tuple                # (field, value) pairs of `ReidTrain`, in place of those of `REID_PRESETS`
+    of_bot: tuple = ()          # further (name, value) pairs of `model_kw` for models of the family `bot`
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -83,7 +84,7 @@ class Size:
 
 PRESETS = dict(
     smoke=Size((20, 12), (64, 32), (('steps', 6),)),
-    quick=Size((160, 100), (96, 48), (('steps', 120), ('model_kw', (('size', (96, 48)),)))),
+    quick=Size((600, 100), (96, 48), (('steps', 600), ('model_kw', (('size', (96, 48)),))), (('metric', 'weighted'),)),
     full=Size((800, 400), (256, 128), ()))
 
 # %% ../../nbs/14_recipes/52_arms.ipynb #0acfd51c
@@ -117,7 +118,7 @@ def comparison(title:str, # What is asked
 
 
 def rates_of(compared:Comparison, # Whose arms are trained
-    lr:tuple=(3e-4, 1e-3), # Peak rates
+    lr:tuple=(1e-3, 3e-3), # Peak rates
     ) -> Comparison: # On validation Worlds
     "The search of peak rates for every arm of a comparison"
     arms = [name for name in compared.arms if name != 'start']
@@ -143,8 +144,11 @@ def arm_settings(compared:Comparison, # Of which the setting is one
     if arm is START: given |= dict(steps=0, epochs=0)
     if arm.losses: given['added_losses'] = arm.losses
     s = reid_settings(preset, **given)
-    if MODELS[s.model].trains: return s
-    raise ValueError(f"model={s.model!r} is not trained; give a model that is, such as model='bot_tiny'")
+    if not MODELS[s.model].trains:
+        raise ValueError(f"model={s.model!r} is not trained; give a model that is, such as model='bot_tiny'")
+    if MODELS[s.model].family == 'bot' and 'model_kw' not in {**train, **own}:
+        s = replace(s, model_kw=s.model_kw + size.of_bot)
+    return s
 
 
 def arm_world(compared:Comparison, # Its condition

@@ -13,10 +13,11 @@ from .reid import ReidTrain, Scheme
 
 # %% ../../nbs/14_recipes/53_infrared.ipynb #4521c003
 def by_modality(rows:ReidTable, # That are trained on
-    s:ReidTrain, # Its `k` images of each modality and person
+    s:ReidTrain, # Half of its `k` images a person are of each modality
     ) -> Scheme:
     "As many images of each modality as of the other, for every person of a batch"
-    return Scheme(ModalityOrder(s.k), facts=(('modality_order', s.k),))
+    each = max(1, s.k//2)
+    return Scheme(ModalityOrder(each), facts=(('modality_order', each),))
 
 
 _CENTRE, _CHANNEL = '2*hetero_center', (('augment', 'channel'),)
