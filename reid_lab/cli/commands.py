@@ -223,6 +223,7 @@ def _doctor(a):
     from reid_lab.data.crops import MANIFESTS
     from reid_lab.datasets.diagnosis import doctor
     from reid_lab.datasets.registry import DATASETS, dataset_key
+    from reid_lab.datasets.wildlife_frames import is_wildlife
     from reid_lab.experiments.params import parse_value
     from reid_lab.models.weights.shipped import WORLD
     from reid_lab.recipes.next_steps import dataset_steps, is_crops
@@ -231,6 +232,9 @@ def _doctor(a):
         raise FileNotFoundError(f'--weights {a.weights} does not exist; give a file of weights, or leave it out')
     options = {k: parse_value(v, None) for k, v in pairs(a.param, 'skip=True').items()}
     if a.follow_links: options['follow_links'] = True
+    given = any(options.get(name) for name in ('folders', 'pattern', 'columns', 'skip'))
+    if is_wildlife(a.name) and not given and not a.root:
+        a.name, a.root = 'wildlife', str(a.name if Path(a.name).expanduser().is_dir() else Path(a.name).parent)
     if is_crops(a.name): return _doctor_of_crops(a, options)
     check_choice('name', a.name.lower().replace('_', '-'), DATASETS,
                  f"No such folder and no such manifest ({', '.join(MANIFESTS)}) exists either; check the path.")

@@ -123,12 +123,12 @@ def _with_remedy(error, remedy):
 
 def _crops_of(a):
     "The table of `embed`; an error for images that cannot be read names the option that leaves them out"
-    from reid_lab.data.crops import crops_table
     from reid_lab.data.table import TableError
+    from reid_lab.datasets.wildlife_frames import crops_or_frame
     images = 'none' if a.skip_bad or a.captions else 'sample'      # captions need no image
     try:
-        return crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links,
-                           a.skip, images, box_options(a, a.skip_bad))
+        return crops_or_frame(a.source, a.root, a.follow_links, images, box_options(a, a.skip_bad), folders=a.folders,
+                              pattern=a.pattern, columns=columns_of(a.column), skip=a.skip)
     except TableError as e:
         raise _with_remedy(e, 'replace the files, or give --skip-bad to leave them out') from None
 
@@ -713,13 +713,13 @@ def features_of(source:str | Path, # Feature file, or folder of crops
 
 def _columns_of(source, side):
     "The columns that features have, or will have: those of a folder of crops, which is not embedded for that"
-    from reid_lab.data.crops import crops_table
+    from reid_lab.datasets.wildlife_frames import crops_or_frame
     from reid_lab.recipes.crops import open_features
     from reid_lab.retrieval.embeddings import further_columns
     from reid_lab.retrieval.left_out import SideColumns
     path = Path(source).expanduser()
     if not _is_crops(path): return SideColumns(open_features(path, side)).names
-    table = crops_table(path, images='none')
+    table = crops_or_frame(path, images='none')
     cameras = ['cam'] if (table['cam'] != -1).any() else []
     return ['pid', *cameras, 'path', *further_columns(table)]
 

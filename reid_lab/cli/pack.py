@@ -23,8 +23,9 @@ _MIB = 2**20
 
 def _source_table(a):
     "The table to pack, and the key of the benchmark that it is"
-    from reid_lab.data.crops import MANIFESTS, crops_table
+    from reid_lab.data.crops import MANIFESTS
     from reid_lab.datasets.registry import DATASETS, dataset_key, load_dataset
+    from reid_lab.datasets.wildlife_frames import crops_or_frame
     if not Path(a.source).expanduser().exists():
         try: key = dataset_key(a.source)
         except ValueError:
@@ -34,7 +35,8 @@ def _source_table(a):
         check_used(a, ['folders', 'pattern', 'column', 'skip'], 'is of a folder or a manifest; leave it out')
         links = dict(follow_links=True) if a.follow_links else {}
         return load_dataset(key, a.root, **links), key
-    table = crops_table(a.source, a.folders, a.pattern, a.root, columns_of(a.column), a.follow_links, a.skip)
+    table = crops_or_frame(a.source, a.root, a.follow_links, folders=a.folders, pattern=a.pattern,
+                           columns=columns_of(a.column), skip=a.skip)
     return table, ''
 
 

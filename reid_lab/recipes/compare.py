@@ -23,6 +23,7 @@ from ..core.reporting import phase
 from ..data.crops import crops_table
 from ..data.table import SPLITS, ReidTable
 from ..datasets.registry import DATASETS, dataset_key, load_dataset
+from ..datasets.wildlife_frames import is_wildlife
 from .crops import Embedder, check_model_name, open_embedder, open_features, trained_folders
 from ..retrieval.draws import apply_protocol
 from ..retrieval.embeddings import embed_images, embed_texts, further_columns
@@ -200,6 +201,9 @@ def _own_folder(name, options):
                                 "a folder with a subfolder for each person")
     if options.captions and path.is_dir():
         raise ValueError(f"captions=True, but {str(name)!r} is a folder, which holds no captions; leave it out")
+    if path.is_dir() and is_wildlife(path):
+        raise ValueError(f'on={str(name)!r} holds a frame of wildlife-datasets (metadata.csv), whose splits and rules '
+                         f"are those of the dataset wildlife; give on='wildlife' and root={str(name)!r}")
     folders = options.folders if path.is_dir() else ''
     if path.is_dir() and all((path/side).is_dir() for side in ('query', 'gallery')):
         sides = (crops_table(path/side, folders, skip=options.skip) for side in ('query', 'gallery'))

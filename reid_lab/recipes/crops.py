@@ -33,9 +33,10 @@ from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
 from ..core.reporting import progress
-from ..data.crops import as_crops, crops_table
+from ..data.crops import as_crops
 from ..data.table import ReidTable
 from ..data.text import FILE, ClipBPE, Tokenizer, WordPiece, load_tokenizer, one_note
+from ..datasets.wildlife_frames import crops_or_frame
 from reid_lab.models.frozen import (
     BRING_WEIGHTS,
     LIBRARIES,
@@ -669,7 +670,7 @@ def embed_once(source:Path | str, # Folder of crops, or manifest
     **kw, # More for `embed_images`, such as batch_size
     ) -> Embeddings: # With what `embed_crops` notes
     "Features of a small folder, without a file"
-    table = crops_table(source)
+    table = crops_or_frame(source)
     embedder = open_embedder(model, weights, tokenizer)
     e = embed_images(embedder.net, table, cameras=False, **kw)
     if table.left_out: e.meta['left_out'] = table.left_out

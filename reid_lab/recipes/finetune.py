@@ -24,11 +24,11 @@ from torch import nn
 
 from ..core.basics import check_choice, check_fields, stream, warn_caller
 from ..core.distributed import from_all, from_main
-from ..data.crops import crops_table
 from ..data.loaders import Batches, pk_order
 from ..data.packed import is_packed
 from ..data.table import ReidTable
 from ..datasets.registry import data_root_of
+from ..datasets.wildlife_frames import crops_or_frame, is_wildlife
 from ..models.frozen import check_tower, named_tower, tower_folder
 from ..models.weights.start import start_key
 from ..models.zoo import MODELS, create_model, list_models
@@ -467,8 +467,10 @@ def load_source(source:Source, # Where from
     "The crops; an error if there are too few people"
     if not source.data_root: return _world(source)
     is_folder = Path(source.data_root).expanduser().is_dir() and not is_packed(source.data_root)
-    folders = source.folders or ('identity' if is_folder and not source.pattern else '')
-    table = crops_table(source.data_root, folders, source.pattern, follow_links=source.follow_links, images=images)
+    has_labels = is_folder and not is_wildlife(source.data_root)   # those of its subfolders
+    folders = source.folders or ('identity' if has_labels and not source.pattern else '')
+    table = crops_or_frame(source.data_root, follow_links=source.follow_links, images=images, folders=folders,
+                           pattern=source.pattern)
     check_people(table, source.data_root)
     if images != 'none': _warn_of_test(table, source.data_root)
     return Crowd(table, None)

@@ -4,10 +4,11 @@ import pandas as pd
 import pytest
 from helpers.by_hand import picture
 
+from reid_lab.cli.commands import main
 from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.registry import DATASETS, load_dataset
-from reid_lab.datasets.wildlife_frames import read_wildlife, wildlife_table
+from reid_lab.datasets.wildlife_frames import crops_or_frame, is_wildlife, read_wildlife, wildlife_table
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
 
@@ -49,6 +50,82 @@ def test_a_folder_of_the_library(folder):
     assert closed["role"].value_counts().to_dict() == dict(query=n_asks, gallery=8 - n_asks)
     assert "no published number is recorded" in str(doctor("wildlife", folder))
     assert DATASETS["wildlife"].protocols[0] == "wildlife"
+
+
+@pytest.fixture
+def large(tmp_path):
+    "With several images of each animal in its test"
+    frame, root = a_frame(24), tmp_path/"animals"
+    for path in frame.path: picture(root/path)
+    frame.to_csv(root/"metadata.csv", index=False)
+    return root
+
+
+def embedded(folder, out, *words):
+    "Features that `reid_lab embed` wrote"
+    assert main(["embed", str(folder), "--model", "bot_tiny", "--out", str(out), *words]) == 0
+    return Embeddings.load(out)
+
+
+def test_the_command_line_takes_the_labels_of_the_frame(large, tmp_path, capsys):
+    "Doctor, embed, metrics, search and match of a folder as it was downloaded"
+    folder = large
+    picture(folder/"images"/"other.png")
+    assert main(["doctor", str(folder)]) == 0
+    report = capsys.readouterr().out
+    assert report.startswith("wildlife: 0 error") and f"--on wildlife --root {folder}" in report
+    assert main(["doctor", str(folder/"metadata.csv")]) == 0 and capsys.readouterr().out == report
+
+    table, e = load_dataset("wildlife", folder), embedded(folder, tmp_path/"all.npz")
+    said = capsys.readouterr().err
+    assert e.pid.tolist() == table["pid"].tolist() and e.columns["date"].tolist() == table["date"].tolist()
+    assert f"left out: {table.left_out[0]}" in said and "labels are those of metadata.csv" in said
+    assert "1 image(s) of the folder that metadata.csv does not name" in said
+    of_file = embedded(folder/"metadata.csv", tmp_path/"file.npz", "--skip-bad")
+    assert of_file.pid.tolist() == e.pid.tolist() and "does not name" not in capsys.readouterr().err
+    test = str(tmp_path/"test.npz")
+    assert embedded(folder, test, "--split", "test").pid.tolist() == table.where(split="test")["pid"].tolist()
+
+    capsys.readouterr()
+    assert main(["metrics", test, test, "--protocol", "wildlife.date"]) == 0
+    assert main(["match", str(folder), test, "--model", "bot_tiny", "-k", "1"]) == 0
+    assert main(["search", test, "--image", str(folder/"images"/"other.png"), "-k", "1"]) == 0
+    assert f"{len(table)} images of {folder} in" in capsys.readouterr().out
+    assert main(["pack", str(folder), "--out", str(tmp_path/"packed")]) == 0
+
+
+def test_what_subfolders_stand_for_goes_before_the_frame(folder, tmp_path, capsys):
+    by_folder = embedded(folder, tmp_path/"e.npz", "--folders", "identity")   # all are in the folder `images`
+    assert len(by_folder) == 8 and set(by_folder.pid) == {0}
+    assert main(["doctor", str(folder), "-p", "folders=identity"]) == 0
+    assert "8 images, 1 person" in capsys.readouterr().out
+
+
+def test_compare_names_the_dataset_and_that_command_works(large, capsys):
+    assert main(["compare", "bot_tiny", "agw_tiny", "--on", str(large)]) == 2
+    assert f"give --on wildlife and --root {large}" in capsys.readouterr().err
+    asked = ["compare", "bot_tiny", "agw_tiny", "--on", "wildlife", "--root", str(large)]
+    assert main([*asked, "--protocol", "wildlife"]) == 0
+
+
+def test_boxes_of_the_frame_are_cut_where_it_is_the_file_of_boxes(folder, tmp_path, capsys):
+    frame = pd.read_csv(folder/"metadata.csv").assign(bbox="[0, 0, 8, 16]", identity="007")
+    frame.loc[0, "identity"] = "7"      # another animal than 007
+    frame.to_csv(folder/"metadata.csv", index=False)
+    whole = embedded(folder, tmp_path/"whole.npz")
+    assert "its column bbox is not cut" in capsys.readouterr().err and len(set(whole.pid)) == 2
+    cut = embedded(folder, tmp_path/"cut.npz", "--boxes", str(folder/"metadata.csv"))
+    assert all(path.endswith("#xywh=0,0,8,16") for path in cut.path)
+    assert "is not cut" not in capsys.readouterr().err and not np.allclose(cut.emb, whole.emb)
+
+
+@pytest.mark.parametrize("content", ["", "path,pid,identity\na.png,1,x\n", "path,name\na.png,x\n", "\x00\xff"])
+def test_other_files_of_that_name_are_no_frame(content, tmp_path):
+    picture(tmp_path/"a.png")
+    (tmp_path/"metadata.csv").write_text(content, encoding="latin1")
+    assert not is_wildlife(tmp_path) and not is_wildlife(tmp_path/"a.png")
+    assert crops_or_frame(tmp_path)["path"].tolist() == ["a.png"]
+    assert not is_wildlife(tmp_path/"nowhere")
 
 
 def test_what_is_no_frame_is_refused(tmp_path):
