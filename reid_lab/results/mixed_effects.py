@@ -9,10 +9,10 @@ __all__ = ['mixed_effects']
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.basics import as_list, check_choice, check_number, extra_library
-from .comparisons import ONE_OF
+from .comparisons import ONE_OF, ROUNDING
 from .rows import Setting, place_of
 from .significance import holm
 
@@ -21,62 +21,138 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # %% ../../nbs/04_results/45_mixed_effects.ipynb #708c8ecc
-def _groupings(frame, random):
-    "Columns of random effects, each once; two that part the rows alike (World and seed go together) are one"
-    kept, parts = [], []
-    for name in random:
-        part = frame.groupby(name, sort=False, dropna=False).ngroup().tolist()
-        if part not in parts: kept.append(name)
-        parts.append(part)
-    return kept
+class _Part(NamedTuple):
+    "A component of variance"
+    name: str
+    columns: list       # rows with equal values of these share a value of it
 
 
-def _check_rows(frame, column, random):
-    "What a model of these rows would take without a word: no random effect, empty levels, rows given twice"
+def _levels(frame, columns):
+    "The level of each row, from 0 in order of appearance"
+    return frame.groupby(columns, sort=False).ngroup().to_numpy()
+
+
+def _parts(frame, column, random):
+    "Components that the rows tell apart, and random columns that part the rows as the unit does"
+    unit, *within = random
+    asked = [_Part(unit, [unit]), _Part(f'{column}:{unit}', [column, unit])]
+    asked += [_Part(f'{name} within {unit}', [unit, name]) for name in within]
+    kept, seen, together = [], {}, []
+    for part in asked:
+        levels = _levels(frame, part.columns)
+        key = levels.tobytes()
+        if seen.get(key) == unit: together.append(part.columns[-1])
+        # a level for each row would be the residual; one that another component has cannot be told from it
+        if levels.max() + 1 == len(frame) or key in seen: continue
+        seen[key] = part.name
+        kept.append(part)
+    return kept, together
+
+
+def _check_rows(frame, metric, column, random):
+    "What a model of these rows would take without a word: no random effect, empty levels, rows given twice, no spread"
+    import numpy as np
+    import pandas as pd
     if not random: raise ValueError("random=() names no column; give random='seed', or the pair ('world', 'seed')")
-    if column in random:
-        raise ValueError(f'random={random}: {column!r} holds the variants that are compared; name other columns')
+    if len(set(random)) < len(random): raise ValueError(f'random={random} names a column twice; name each once')
+    if {column, metric} & set(random):
+        raise ValueError(f'random={random}: {column!r} holds the variants that are compared and {metric!r} their '
+                         'scores; name other columns')
     for name in (column, *random):
         if empty := int(frame[name].isna().sum()):
             raise ValueError(f'{name!r} is empty in {empty} rows; leave them out: frame.dropna(subset=[{name!r}])')
+    scores = frame[metric]
+    if not pd.api.types.is_numeric_dtype(scores) or pd.api.types.is_bool_dtype(scores):
+        raise ValueError(f'{metric!r} holds {scores.dtype}, no numbers; name a column of scores')
+    if endless := int((~np.isfinite(scores.astype(float))).sum()):
+        raise ValueError(f'{metric!r} is infinite in {endless} rows; leave them out')
     twice = int(frame.duplicated([column, *random]).sum())
     if twice:
         raise ValueError(f'{twice} rows have the variant and the {random} of another row; leave one of each, or give '
                          'their mean')
+    if len(scores) and np.ptp(scores) <= ROUNDING*scores.abs().max():
+        raise ValueError(f'all {len(frame)} scores of {metric!r} are {scores.iloc[0]:g}: there is no spread to '
+                         'estimate; name another metric')
 
 
-def _fit(frame, others, random):
-    "The fitted model: `score` by the columns `fixed0`, ... and random intercepts"
+def _additive(frame, column, unit):
+    "A column of 0 and 1 for each variant and each unit, (rows, variants + units)"
+    import numpy as np
+    levels = [_levels(frame, [name]) for name in (column, unit)]
+    return np.column_stack([np.eye(at.max() + 1)[at] for at in levels])
+
+
+def _degrees(frame, column, unit, names):
+    "Degrees of freedom of the table of variants by units; refused are rows that compare nothing"
+    import numpy as np
+    cells = frame.drop_duplicates([column, unit])
+    n_units = cells[unit].nunique()
+    if n_units < 3:
+        raise ValueError(f'random: {unit!r} has {n_units} values, and a spread over it needs 3 or more; run more '
+                         f'{unit if unit.endswith("s") else unit + "s"}')
+    rank = np.linalg.matrix_rank(_additive(cells, column, unit))
+    if rank < len(names) + n_units - 1:
+        raise ValueError(f'some variants share no {unit} with the others, so that their difference is one of {unit}s; '
+                         f'run all variants on the same {unit}s')
+    degrees = len(cells) - rank
+    if degrees < 1:
+        raise ValueError(f'{len(cells)} of {len(names)}x{n_units} pairs of variant and {unit} leave {degrees} degrees '
+                         'of freedom; run more seeds')
+    whole = _additive(frame, column, unit)
+    rest = frame.score - whole @ np.linalg.lstsq(whole, frame.score.to_numpy(), rcond=None)[0]
+    if rest.abs().max() <= ROUNDING*frame.score.abs().max():
+        raise ValueError(f'every difference is the same in each {unit}: there is no spread to estimate; paired_table '
+                         'prints such differences without an interval')
+    return int(degrees)
+
+
+def _fit(frame, fixed, unit, parts):
+    "The fitted model of `score`, in units of its standard deviation, with the components of each unit"
     mixed = extra_library('statsmodels.regression.mixed_linear_model', 'mixed',
                           'mixed-effects models are fitted by statsmodels',
                           'paired_table compares without it')
     import numpy as np
-    exog = np.column_stack([np.ones(len(frame)), *[(frame.named == name).astype(float) for name in others]])
-    if len(random) == 1: model = mixed.MixedLM(frame.score.to_numpy(), exog, groups=frame[random[0]].to_numpy())
-    else:   # crossed: one group of all rows, with a component of variance each
-        dummies = [(frame[c].to_numpy()[:, None] == frame[c].unique()).astype(float) for c in random]
-        columns = [[f'{c}[{level}]' for level in frame[c].unique()] for c in random]
-        parts = mixed.VCSpec(random, [[names] for names in columns], [[d] for d in dummies])
-        model = mixed.MixedLM(frame.score.to_numpy(), exog, groups=np.zeros(len(frame)), exog_vc=parts)
+    score = frame.score.to_numpy()
+    exog = np.column_stack([np.ones(len(frame)), *fixed])
+    groups, members, columns = _levels(frame, [unit]), [], []
+    for part in parts:
+        levels = _levels(frame, part.columns)
+        of_units = [levels[groups == at] for at in range(groups.max() + 1)]
+        members.append([(own[:, None] == np.unique(own)).astype(float) for own in of_units])
+        columns.append([[str(level) for level in np.unique(own)] for own in of_units])
+    spec = mixed.VCSpec([part.name for part in parts], columns, members)
+    model = mixed.MixedLM((score - score.mean())/score.std(), exog, groups=groups, exog_vc=spec)
     with warnings.catch_warnings():     # a component of 0 lies on the boundary, which is reported by its value
         warnings.simplefilter('ignore')
         found = model.fit(reml=True)
+        if not found.converged: found = model.fit(reml=True, method='powell')
     if not found.converged:
         raise ValueError(f'the mixed-effects model of {len(frame)} rows did not converge; compare with paired_table')
     return found
 
 
-def _components(found, random):
-    "Standard deviations: of each random effect, and the residual one"
-    values = [found.cov_re[0, 0]] if len(random) == 1 else list(found.vcomp)
-    named = dict(zip(random, (math.sqrt(max(0., float(value))) for value in values)))
-    return named | dict(residual=math.sqrt(float(found.scale)))
+def _components(found, parts, scale):
+    "Standard deviations: of each component, and the residual one"
+    names = [part.name for part in parts]
+    of_name = dict(zip(found.model.exog_vc.names, found.vcomp)) # which need not be in the order that was given
+    named = {name: scale*math.sqrt(max(0., float(of_name[name]))) for name in names}
+    return named | dict(residual=scale*math.sqrt(float(found.scale)))
+
+
+def _footnote(components, degrees, together, column, unit, n):
+    "What was estimated, and what could not be"
+    spread = ', '.join(f'{name} {value:.2f}' for name, value in components.items())
+    text = (f'Standard deviations: {spread}; {degrees} degrees of freedom; p_holm: comparisons counted: {n} (Holm).')
+    if together: text += f" {' and '.join(together)} parts the rows as {unit} does, so both are one effect."
+    if f'{column}:{unit}' not in components:
+        text += f' One row of a variant in a {unit}: how variants differ from {unit} to {unit} is the residual.'
+    return text
 
 
 def mixed_effects(frame:'pd.DataFrame', # One row a run, of one dataset, split and preset
     metric:str, # Column
     base:str | Setting, # The variant that counts as 0
-    random:str | Sequence[str]='seed', # Columns whose levels are random effects, such as `('world', 'seed')`
+    random:str | Sequence[str]='seed', # The unit, such as 'world', and columns within it: `('world', 'seed')`
     column:str='', # Where `base` is, as in `paired`
     level:float=.95, # Of the intervals
     ) -> 'pd.DataFrame': # A line a variant: n, diff, low, high, p_holm; `.attrs` has `components` and a footnote
@@ -85,9 +161,10 @@ def mixed_effects(frame:'pd.DataFrame', # One row a run, of one dataset, split a
     from scipy import stats
     random, column = as_list(random), column or place_of(base)
     check_number('level', level, 0, 1)
+    if level in (0, 1): raise ValueError(f'level={level} is no interval; give a share such as level=.95')
     for name in (metric, column, *random): check_choice('column', name, list(frame.columns))
     frame = frame.dropna(subset=[metric]).reset_index(drop=True)
-    _check_rows(frame, column, random)
+    _check_rows(frame, metric, column, random)
     for name in ONE_OF:
         if name in frame and frame[name].nunique(dropna=False) > 1:
             raise ValueError(f'the model would mix {frame[name].nunique()} values of {name!r}; choose with '
@@ -96,31 +173,21 @@ def mixed_effects(frame:'pd.DataFrame', # One row a run, of one dataset, split a
     check_choice(column, base, names)
     others = [name for name in names if name != base]
     if not others: raise ValueError(f'{column} holds {base!r} alone; give rows of another variant too')
-    kept = _groupings(frame, random)
-    levels = sum(frame[name].nunique() - 1 for name in kept)
-    degrees = len(frame) - len(names) - levels
-    if levels < 1 or degrees < 1:
-        raise ValueError(f'{len(frame)} rows of {len(names)} variants and {levels + 1} levels of {kept} leave '
-                         f'{degrees} degrees of freedom; run more seeds')
-    data = pd.DataFrame(dict(score=frame[metric].astype(float), named=frame[column], **{c: frame[c] for c in kept}))
-    found = _fit(data, others, kept)
+    unit = random[0]
+    data = frame[[column, *random]].assign(score=frame[metric].astype(float))
+    degrees = _degrees(data, column, unit, names)
+    parts, together = _parts(data, column, random)
+    fixed = [(data[column] == name).to_numpy(float) for name in others]
+    found, scale = _fit(data, fixed, unit, parts), float(data.score.std(ddof=0))
     half = stats.t.ppf(.5 + level/2, degrees)
     lines = []
     for at, name in enumerate(others, 1):
-        diff, error = float(found.fe_params[at]), float(found.bse_fe[at])
-        lines.append(dict(variant=str(name), n=int((data.named == name).sum()), diff=diff, low=diff - half*error,
+        diff, error = scale*float(found.fe_params[at]), scale*float(found.bse_fe[at])
+        lines.append(dict(variant=str(name), n=int((data[column] == name).sum()), diff=diff, low=diff - half*error,
                           high=diff + half*error, p=float(2*stats.t.sf(abs(diff)/error, degrees))))
     table = pd.DataFrame(lines)
     table['p_holm'] = holm(table.pop('p'))
-    parts = _components(found, kept)
-    spread = ', '.join(f'{name} {value:.2f}' for name, value in parts.items())
-    together = [name for name in random if name not in kept]
-    one = f" {' and '.join(together)} parts the rows as {kept[0]} does, so both are one effect." if together else ''
-    if frame.duplicated([column, kept[0]]).any():
-        one += (f' Several rows of a variant in one {kept[0]}: the model has no effect of a variant by {kept[0]}, and '
-                f'its intervals are too narrow where variants differ by it; average each {kept[0]} first, or read '
-                'the paired interval.')
-    table.attrs = dict(components=parts, degrees=degrees, footnote=(
-        f'Random effects of {", ".join(kept)}; standard deviations: {spread}; {degrees} degrees of freedom; p_holm: '
-        f'comparisons counted: {len(others)} (Holm).{one}'))
+    components = _components(found, parts, scale)
+    table.attrs = dict(components=components, degrees=degrees,
+                       footnote=_footnote(components, degrees, together, column, unit, len(others)))
     return table
