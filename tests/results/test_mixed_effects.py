@@ -103,9 +103,11 @@ def test_intervals_hold_the_truth_where_each_world_has_several_seeds():
 def test_seed_and_world_that_go_together_are_one_effect():
     pytest.importorskip("statsmodels", reason="statsmodels, the extra mixed")
     together = mixed_effects(rows(), "mAP", "v0", random=("world", "seed"))
-    assert list(together.attrs["components"]) == ["world", "residual"] and "both are one" in together.attrs["footnote"]
+    assert list(together.attrs["components"]) == ["world", "residual"]
+    assert "both are one" in together.attrs["footnote"]
     apart = rows().assign(seed=range(24))       # a number for each row: what seeds add is the residual
-    assert list(mixed_effects(apart, "mAP", "v0", random=("world", "seed")).attrs["components"]) == ["world", "residual"]
+    found = mixed_effects(apart, "mAP", "v0", random=("world", "seed"))
+    assert list(found.attrs["components"]) == ["world", "residual"]
 
 
 def test_a_missing_row_keeps_the_others():
@@ -124,7 +126,8 @@ def test_a_missing_row_keeps_the_others():
     (lambda f: f.assign(mAP="good"), "no numbers"), (lambda f: f.assign(mAP=f.mAP > 40), "bool, no numbers"),
     (lambda f: f.assign(mAP=f.mAP.where(f.seed > 0, np.inf)), "infinite in 3 rows"),
     (lambda f: f.assign(variant=f.variant.where(f.variant != "v2", None)), "'variant' is empty in 8 rows"),
-    (lambda f: f[(f.variant == "v0") == (f.seed < 4)], "share no seed with the others"), (lambda f: f[f.variant == "v0"], "'v0' alone"),
+    (lambda f: f[(f.variant == "v0") == (f.seed < 4)], "share no seed with the others"),
+    (lambda f: f[f.variant == "v0"], "'v0' alone"),
     (lambda f: f.assign(dataset=f.seed), "would mix 8 values of 'dataset'"),
     (lambda f: f.drop(columns="seed"), "seed")])
 def test_rows_that_allow_no_model_are_refused(change, message):
