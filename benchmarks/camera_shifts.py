@@ -40,8 +40,8 @@ def one(trial, device, start):
     "A row, in a process of its own"
     import torch
     torch.set_num_threads(1)
-    if start: return of_start(trial)
-    return try_cameras(trial, dict(device=device))
+    if start: return of_start(trial) | dict(device="cpu")
+    return try_cameras(trial, dict(device=device)) | dict(device=device)
 
 
 def of_start(trial):

@@ -304,7 +304,7 @@ def describe_datasets() -> 'pd.DataFrame': # Title, facts, images and captions a
     return pd.DataFrame(rows).T
 
 # %% ../../nbs/07_datasets/60_registry.ipynb #a7d1f002
-_PARTS = {'skew': 'skewed light', 'iid': 'even light'}    # of a World, where its name is not plain
+_PARTS = {'skew': 'skewed light', 'iid': 'even light', 'views': 'own people, cut and hidden'}  # of a World
 
 
 def _world_title(rest):

@@ -25,7 +25,7 @@ from ..core.files import safe_join
 from ..data.table import Finding, TableError
 from ..datasets.captioning.run import image_table
 from ..datasets.protocols.camera_cases import TABLES, camera_numbers, check_case_names, own_cameras, own_table
-from ..datasets.protocols.cameras import SCENES, case_seeds, check_known, known_cameras, protocols_of
+from ..datasets.protocols.cameras import case_seeds, check_known, find_scene, known_cameras, protocols_of
 from ..datasets.protocols.dg_cases import WORLD_SETS, case_kind, case_worlds, load_case, transfer_sets
 from ..datasets.protocols.dg_splits import TARGETS
 from ..datasets.protocols.text import LEVELS, text_setting
@@ -368,7 +368,7 @@ def _cfan(p):
 
 def _dart3(p):
     study = _study(p, dart3.STUDIES, REID_PRESETS, 'dart3')
-    check_choice('scene', p.scene, SCENES)
+    find_scene(p.scene, p.severity)
     if dart3.trained_source(p.model):
         if p.models: raise ValueError(f"model={p.model!r} is a trained folder; leave models={p.models!r} out")
     else: check_model(p.model, models_of('dart3'))

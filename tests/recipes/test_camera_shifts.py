@@ -1,12 +1,14 @@
 "Trials of camera shifts: the right World, the right oracle, and no test World"
 import numpy as np
+import pandas as pd
 import pytest
 
-from reid_lab.datasets.protocols.cameras import SCENES, Scene, make_case, world_case, world_table
+from reid_lab.datasets.protocols.cameras import SCENES, Scene, find_scene, make_case, world_case, world_table
+from reid_lab.datasets.registry import dataset_title
 from reid_lab.recipes.camera_shifts import ShiftTrial, strengths, try_cameras
 from reid_lab.recipes.dart3 import PAPER, run_study
 from reid_lab.results.validity import gap_closed, no_share_of
-from reid_lab.world.shifts import CameraShifts
+from reid_lab.world.shifts import CAMERA_MIXES, CameraShifts
 
 
 @pytest.mark.parametrize("cameras,message", [
@@ -34,6 +36,15 @@ def test_a_scene_of_strengths():
     assert (np.diff(case.q.frame.time) >= 0).all()
     with pytest.raises(ValueError, match=r"severity=0.3 has no effect on scene='\+crop1'"):
         world_table("smoke", 1000, scene, severity=.3)
+
+
+def test_scenes_have_names_in_words_and_their_cameras():
+    for name, scene in SCENES.items():
+        assert name not in dataset_title(f"world-quick-{name}")
+        same = world_table("smoke", 1000, scene).frame
+        pd.testing.assert_frame_equal(world_table("smoke", 1000, name).frame, same)
+    assert world_table("smoke", 1000, "views").name == "world smoke+views reid seed 1000"
+    assert find_scene("views").cameras in CAMERA_MIXES
 
 
 def test_a_row_is_what_the_studies_of_dart3_give():

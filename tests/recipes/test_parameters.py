@@ -79,6 +79,13 @@ def test_a_refused_run_leaves_no_folder(tmp_path):
     assert not (tmp_path/"out").exists()
 
 
+def test_a_severity_that_has_no_effect_is_refused():
+    path = EXPERIMENTS["dart3"].path
+    with pytest.raises(ValueError, match="severity=0.6 has no effect on scene='views'.*leave it at 0.4"):
+        check_before_run(path, dict(scene="views", severity=.6))
+    check_before_run(path, dict(scene="views"))
+
+
 @pytest.mark.parametrize("dataset, seen, says", [
     ("market1501-5", "", "such as seen=0,1"), ("market1501-9", "", "cameras"), ("market1501-2", "", None),
     ("market1501", "0,1", None)])

@@ -18,6 +18,7 @@ from reid_lab.results.validity import (
     agreement,
     agreement_table,
     closed_gaps,
+    correspondences_in,
     gap_closed,
     kept_by_transfer,
     load_correspondences,
@@ -162,6 +163,29 @@ def test_worlds_without_a_gap_are_left_out_and_counted(rows):
     found, before = closed_gaps(level), closed_gaps(rows)
     assert set(found.seeds) == {len(seeds) - 1} and set(before.seeds) == {len(seeds)}
     assert found.here.notna().all() and (found.here.abs() < 200).all()
+
+
+def test_gaps_of_a_scene_are_those_of_its_own_rows(rows):
+    main = rows[(rows.run == "dart3_main") & (rows.seed < 5)]
+    where = dict(dataset="world-quick-elsewhere", preset="quick", split="test", notebook="run_dart3")
+    moved = [dict(study=study, model="bot_tiny", weights="world") for study in ("main", "cameras")]
+    frames = [main.assign(parameters=[{**p, **m} for p in main.parameters], mAP=main.mAP + add, **where)
+              for m, add in zip(moved, (0., 10.))]
+    found = closed_gaps(pd.concat([rows, *frames]), "elsewhere").set_index("method")
+    gain = main.pivot(index="seed", columns="variant", values="mAP")
+    shares = 100*(gain["Norm"] - gain["No adaptation"])/10
+    assert found.here["Norm"] == pytest.approx(shares.mean()) and found.seeds["Norm"] == 5
+    pd.testing.assert_series_equal(found.table_1, closed_gaps(rows).set_index("method").table_1)
+    with pytest.raises(ValueError, match="scene='nowhere' has no rows of the study 'main'"):
+        closed_gaps(rows, "nowhere")
+
+
+def test_correspondences_of_a_scene_are_those_of_one_network():
+    found = correspondences_in("views")
+    assert len(found) == sum(c.paper == "dart3" for c in KNOWN) - 5     # without the five of TransReID
+    assert {c.table for c in found if c.note} == {"1", "6"}
+    assert all(c.world.where["dataset"] == "world-quick-views" for c in found)
+    assert {c.table for c in correspondences_in("skew") if c.note} == set()
 
 
 def test_what_is_kept_is_a_share_of_the_score_inside(rows):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEEN', 'ORDERS', 'SCENES', 'SEVERITY', 'PROTOCOLS', 'OTHER_NETWORK', 'KnownCameras', 'Case', 'ordered',
-           'gallery_without_junk', 'new_camera', 'new_network', 'Scene', 'world_table', 'world_case', 'every_camera',
-           'known_cameras', 'check_known', 'dataset_case', 'case_seeds', 'protocols_of', 'make_case']
+           'gallery_without_junk', 'new_camera', 'new_network', 'Scene', 'find_scene', 'world_table', 'world_case',
+           'every_camera', 'known_cameras', 'check_known', 'dataset_case', 'case_seeds', 'protocols_of', 'make_case']
 
 # %% ../../../nbs/07_datasets/90_protocols/10_cameras.ipynb #a5aa5d82
 from collections.abc import Iterable, Sequence
@@ -122,13 +122,16 @@ class Scene:
 
 
 SCENES = dict(iid=Scene(drift=0., choosy=0., order='shuffled'),
-              skew=Scene(drift=1.5, choosy=1., order='time'))
+              skew=Scene(drift=1.5, choosy=1., order='time'),
+              views=Scene(drift=0., choosy=0., order='time', cameras='views'))
 
 
 SEVERITY = .4   # Of cameras that differ by severity
 
 
-def _scene(scene, severity):
+def find_scene(scene:str | Scene, # Key of `SCENES`, or a scene of one's own
+    severity:float=SEVERITY, # Of the cameras' differences
+    ) -> Scene:
     "A scene by its name, or as it is; an error where a severity would have no effect"
     if not isinstance(scene, Scene): found = SCENES[check_choice('scene', scene, SCENES)]
     else: found = scene
@@ -146,7 +149,7 @@ def world_table(preset:str='quick', # Size of the World
     share:float=1., # Of the preset's identities
     ) -> ReidTable:
     "Identities under five known and four new cameras (fewer at `smoke`)"
-    s = _scene(scene, severity)
+    s = find_scene(scene, severity)
     groups = [replace(g, choosy=s.choosy) if g.first_cam else g
               for g in PRESETS[check_choice('preset', preset, PRESETS)]['reid']]
     if share != 1: groups = [replace(g, ids=max(8, round(check_number('share', share, 0, 1)*g.ids))) for g in groups]
@@ -167,7 +170,7 @@ def world_case(preset:str='quick', # Size of the World
     "New cameras in the World's network"
     if table is None: table = world_table(preset, seed, scene, severity)
     seen = _cameras_in(table.where(split='train', group=0))
-    return new_camera(table, seen, f'world {preset} {scene} seed {seed}', _scene(scene, severity).order, seed)
+    return new_camera(table, seen, f'world {preset} {scene} seed {seed}', find_scene(scene, severity).order, seed)
 
 # %% ../../../nbs/07_datasets/90_protocols/10_cameras.ipynb #5d006cae
 def every_camera(table:ReidTable, # From `world_table(extra=True)`
