@@ -58,7 +58,8 @@ class CameraShifts:
         return ''.join(f'+{name}{_digits(strength)}' for name, strength in self.changed.items()) or '+alike'
 
 
-CAMERA_MIXES:dict[str, CameraShifts] = {} # name -> strengths that are frozen
+CAMERA_MIXES:dict[str, CameraShifts] = dict( # name -> strengths that are frozen: rows are under this name
+    views=CameraShifts(crop=.5, colour=.2, occlusion=.6, passers=1))
 
 
 def camera_shifts(cameras:str | CameraShifts | None, # Key of `CAMERA_MIXES`, strengths, or nothing
