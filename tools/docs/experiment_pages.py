@@ -24,7 +24,7 @@ PICTURES = {
     "marked_search": (None, "15_widgets/50_search.ipynb"),
     "run_starts": (None, "08_training/35_logs.ipynb"),
     "run_unsupervised": (None, "09_meta/70_cluster_contrast.ipynb"),
-    "run_conditions": (None, "14_recipes/53_infrared.ipynb"),
+    "run_conditions": ("conditions_clothes.svg", "tutorials/17_measured_conditions.ipynb"),
     "run_finetune": (None, "11_figures/30_ranked_lists.ipynb"),
 }
 
