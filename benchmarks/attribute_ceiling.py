@@ -2,9 +2,9 @@
 
     python benchmarks/attribute_ceiling.py [--study clothes] [--seed 1000] [--steps 600] [--lr .003]
 
-World and size of images are those of `reid_lab run conditions` at `quick`. The network begins with random numbers and learns
-to name what stays under the condition; then people are searched by the probabilities of these names, and by its features.
-Beside them stands what identity labels teach, in the results of that experiment. One JSON line.
+World and size of images are those of `reid_lab run conditions` at `quick`. The network begins with random numbers and
+learns to name what stays under the condition; then people are searched by the probabilities of these names, and by its
+features. Beside them stands what identity labels teach, in the results of that experiment. One JSON line.
 """
 import argparse
 import json
@@ -23,7 +23,8 @@ from reid_lab.retrieval.metrics import retrieval_metrics
 
 STAYS = dict(
     clothes=("gender", "build", "skin", "hair", "hair_colour", "glasses"),
-    infrared=("gender", "build", "hair", "glasses", "upper", "sleeve", "pattern", "lower", "shoes", "bag", "hat", "held"))
+    infrared=("gender", "build", "hair", "glasses", "upper", "sleeve", "pattern", "lower", "shoes", "bag", "hat",
+              "held"))
 BATCH, WARM = 64, .1    # images; share of the training in which the rate rises
 
 
