@@ -9,6 +9,7 @@ __all__ = ['json_line', 'add_results', 'add_numbers']
 import argparse
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -365,14 +366,25 @@ def _page(a, where):
 def _predictions(a, where):
     "`reid_lab results predictions`"
     from reid_lab.core.basics import check_choice
-    from reid_lab.results.predictions import load_predictions, outcomes, predictions_table, registered_at
+    from reid_lab.results.predictions import (
+        corrected,
+        load_predictions,
+        outcomes,
+        predictions_table,
+        predictions_text,
+        registered_at,
+    )
     from reid_lab.results.rows import load_results
     known = load_predictions()
     if not known: raise ValueError('results/predictions.json holds no prediction yet; see the page Predictions')
     for name in a.runs: check_choice('prediction', name, known)
     found = outcomes(load_results(a.store, **where))
-    if a.runs: found = [one for one in found if one.prediction.name in a.runs]
-    print_table(predictions_table(found, registered_at()))
+    shown = [pair for pair in zip(found, corrected(found)) if not a.runs or pair[0].prediction.name in a.runs]
+    table = predictions_table([one for one, _ in shown], registered_at(), last=[last for _, last in shown])
+    print(predictions_text(table, min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)))
+    if a.store == 'own' and (table.verdict == 'waiting').all():
+        print('No row of your own store fits. Beside the measured rows of the project: '
+              'reid_lab results predictions --store measured')
     return 0
 
 

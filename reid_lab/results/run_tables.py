@@ -286,7 +286,7 @@ def _corrected(lines):
     compared = lines.difference != ''
     lines['p_holm'] = math.nan
     lines.loc[compared, 'p_holm'] = holm(lines.p[compared])
-    lines['after_holm'] = [resolved_after(*pair) for pair in zip(lines.verdict, lines.p_holm)]
+    lines['after_holm'] = [verdict and resolved_after(verdict, p) for verdict, p in zip(lines.verdict, lines.p_holm)]
     return lines
 
 

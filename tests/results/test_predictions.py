@@ -15,10 +15,12 @@ from reid_lab.results.predictions import (
     EXPECTED,
     Prediction,
     came_first,
+    corrected,
     load_predictions,
     outcome,
     outcomes,
     predictions_table,
+    predictions_text,
     registered_at,
 )
 from reid_lab.results.rows import load_results
@@ -164,3 +166,53 @@ def test_the_readme_counts_what_came_out(pattern, of_group):
     verdicts = Counter(one.verdict for one in found if of_group(one.prediction))
     counts = (verdicts.total(), *(verdicts[name] for name in ("held", "failed", "open")))
     assert tuple(map(int, said.groups())) == counts and verdicts["waiting"] == 0
+
+
+def test_a_held_prediction_lasts_by_the_p_values_of_its_study_alone():
+    "Against a plain loop over the predictions of one notebook and study"
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        found = []
+        for k in range(6):
+            study = f"s{k % 2}"
+            one = replace((GAIN, LOSS, LEVEL)[k % 3], name=f"p{k}", where=dict(notebook="run_x", study=study))
+            gains = rng.normal((2., -2., 0.)[k % 3], rng.uniform(.2, 1.6), 4)[:3 if k == 5 else 4]
+            found.append(outcome(one, rows(gains, parameters=dict(study=study))))
+        before = [one.verdict for one in found]
+        last = corrected(found)
+        assert [one.verdict for one in found] == before and before[5] == "waiting"
+        for k, (one, after) in enumerate(zip(found, last)):
+            family = [other for j, other in enumerate(found) if j % 2 == k % 2]
+            ps = []
+            for other in family:
+                d = np.array(other.found.values) if other.found else np.array([])
+                if not len(d): ps.append(np.nan)
+                elif other.prediction.expects == "level":
+                    ps.append(max(stats.ttest_1samp(d, -.5, alternative="greater").pvalue,
+                                  stats.ttest_1samp(d, .5, alternative="less").pvalue))
+                else: ps.append(stats.ttest_1samp(d, 0).pvalue)
+            if not one.found: continue
+            smaller = sorted(p for p in ps if p <= ps[family.index(one)] + 1e-15)
+            p = max(min(1, (len(ps) - rank)*value) for rank, value in enumerate(smaller))
+            assert after.p_holm == pytest.approx(p)
+            assert after.verdict == ("open" if one.verdict == "held" and p >= .05 else one.verdict)
+
+
+def test_a_text_holds_every_claim_whole_and_explains_its_words():
+    claim = "New gains " + "very "*60 + "much."
+    one = outcome(replace(GAIN, claim=claim), rows([2., 2.1, 1.9, 2.]))
+    text = predictions_text(predictions_table([one], {}, "."), 60)
+    assert claim in " ".join(text.split()) and max(map(len, text.splitlines())) <= 60
+    assert "HELD" in text and "1 predictions: 1 held" in text and "after_holm" in text and "open: neither" in text
+
+
+def test_the_command_hints_at_the_measured_rows(capsys, monkeypatch):
+    from reid_lab.cli.commands import main
+    from reid_lab.results import rows as store
+    known = load_results("measured").iloc[:0]
+    monkeypatch.setattr(store, "load_results", lambda *args, **kw: known)
+    assert main(["results", "predictions"]) == 0
+    said = capsys.readouterr().out
+    assert "reid_lab results predictions --store measured" in said and "27 waiting" in said
+    assert main(["results", "predictions", "--store", "measured"]) == 0
+    assert "No row of your own" not in capsys.readouterr().out

@@ -149,3 +149,36 @@ def test_the_figure_fills_only_what_lasts():
     assert "Holm of 9" in fig.axes[1].get_xlabel().replace("\n", " ")
     points = [line for line in fig.axes[1].get_lines() if line.get_marker() == "o"]
     assert sum(line.get_markerfacecolor() != "white" for line in points) == 1
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda: resolved_after("better", .01), "verdict='better'.*higher"),
+    (lambda: resolved_after("higher", 1.5), "adjusted=1.5 must be a number between 0 and 1"),
+    (lambda: resolved_after("higher", "0"), "adjusted='0'"), (lambda: resolved_after("higher", None), "adjusted=None"),
+    (lambda: resolved_after("higher", .01, level=1), "level=1 is no interval"),
+    (lambda: resolved_after("equal", -.1), "adjusted=-0.1"),
+    (lambda: comparisons_note(-1), "n=-1"), (lambda: comparisons_note(4, level=95), "level=95"),
+    (lambda: comparisons_note(1, level=0.), "level=0.0 is no interval"),
+    *[(lambda bad=bad: equivalence(0., 1., 5, bad), "margin=.*above 0.*such as 1.0")
+      for bad in (-1., 0., math.nan, math.inf, "1", None, True)],
+    (lambda: equivalence(math.nan, 1., 5, 1.), "diff=nan"), (lambda: equivalence(math.inf, 1., 5, 1.), "diff=inf"),
+    (lambda: equivalence(0., -1., 5, 1.), "sd=-1.0"), (lambda: equivalence(0., 1., 0, 1.), "n=0"),
+    (lambda: equivalence(0., 1., 5, 1., alpha=0), "alpha=0 leaves an endless interval"),
+    (lambda: equivalence(0., 1., 5, 1., alpha=.7), "alpha=0.7")])
+def test_what_no_test_can_read_is_refused(call, says):
+    with pytest.raises(ValueError, match=says): call()
+
+
+def test_equivalence_and_correction_are_those_of_naive_rules():
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        d, margin = rng.normal(rng.uniform(-2, 2), rng.uniform(.1, 2), rng.integers(2, 12)), rng.uniform(.1, 2)
+        found = equivalence(d.mean(), d.std(ddof=1), len(d), margin)
+        ps = (stats.ttest_1samp(d, -margin, alternative="greater").pvalue,
+              stats.ttest_1samp(d, margin, alternative="less").pvalue)
+        assert found.p == pytest.approx(max(ps)) and found.level == (max(ps) < .05)
+        verdict, p = str(rng.choice(["higher", "lower", "equal", "not resolved"])), rng.uniform(0, .1)
+        expected = "not resolved" if verdict in ("higher", "lower") and p >= .05 else verdict
+        assert resolved_after(verdict, p) == expected
+    assert equivalence(0., math.nan, 1, 1.).words == "not resolved"
+    assert resolved_after("higher", math.nan) == "not resolved"
