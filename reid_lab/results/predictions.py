@@ -303,7 +303,8 @@ def predictions_text(table:'pd.DataFrame', # From `predictions_table`
         if line.found: outcome += f'; found {line.found}'
         if line.inside:
             p = 'none' if math.isnan(line.p_holm) else f'{line.p_holm:.3f}'
-            outcome += f'; p_holm {p}, after Holm {line.after_holm}; inside: {line.inside}; committed: {line.committed}'
+            outcome += f'; p_holm {p}, after Holm {line.after_holm}'
+            outcome += f'; inside: {line.inside}; committed: {line.committed}'
         said += textwrap.wrap(outcome, width, initial_indent='    ', subsequent_indent='    ', break_on_hyphens=False)
         blocks.append('\n'.join(said))
     counts = ', '.join(f'{n} {verdict}' for verdict, n in table.verdict.value_counts().items())

@@ -21,8 +21,56 @@ def test_means_are_over_seeds_and_reruns_are_told_apart():
     twice, = own_tables(pd.concat([rows(), rows(run="s", mAP=10.)], ignore_index=True))
     assert "run" in twice.columns and len(twice.rows) == 4
     left, = own_tables(pd.concat([rows(), rows(mAP=None, variant="none")], ignore_index=True))
-    assert left.note.startswith("6 rows of the store have none of") and len(left.rows) == 2
+    assert left.notes[0].startswith("6 rows of the store have none of") and len(left.rows) == 2
     assert own_tables(rows().iloc[:0]) == []
+
+
+def line_of(table, **values):
+    "Place of the one row that has the values"
+    found = [i for i, row in enumerate(table.rows) if values.items() <= dict(zip(table.columns, row)).items()]
+    return found[0] if len(found) == 1 else pytest.fail(f"{len(found)} rows have {values}")
+
+
+def test_a_run_that_a_later_one_of_the_same_setting_repeats_is_superseded():
+    later = rows(run="s", time="2026-02-01")
+    table, = own_tables(pd.concat([rows(), later], ignore_index=True))
+    first, second = (line_of(table, variant="ours", run=run) for run in "rs")
+    assert "run s of 2026-02-01" in table.replaced[first] and table.replaced[second] == "" and table.n_replaced == 2
+    assert own_tables(rows())[0].n_replaced == 0
+
+
+@pytest.mark.parametrize("change", [
+    lambda f: f[f.seed < 2],                                                        # lacks a seed of the first run
+    lambda f: f.assign(parameters=[dict(study="main", lr=.1)]*len(f)),              # another rate
+    lambda f: f.assign(selection="val mAP"), lambda f: f.assign(dataset="world-quick fine"),
+    lambda f: f.assign(time="2025-01-01")])                                         # the second run is the older one
+def test_a_run_of_other_seeds_or_settings_supersedes_nothing(change):
+    first = rows().assign(parameters=[dict(study="main", lr=.2)]*6)
+    second = change(rows(run="s", time="2026-02-01").assign(parameters=[dict(study="main", lr=.2)]*6))
+    tables = own_tables(pd.concat([first, second], ignore_index=True))
+    kept = [(dict(zip(t.columns, row)).get("run", "r"), why) for t in tables
+            for row, why in zip(t.rows, t.replaced)]
+    assert all(not why for run, why in kept if run == "r")
+
+
+def test_what_was_measured_or_how_it_ran_is_no_setting():
+    at = [dict(study="main", lr=.1, train_s=s, methods=m, n_jobs=j) for s, m, j in ((3., ["a"], 1), (9., [], 4))]
+    both = [rows(run=run, time=time).assign(parameters=[p]*6)
+            for run, time, p in zip("rs", ("2026-01-01", "2026-02-01"), at)]
+    table, = own_tables(pd.concat(both, ignore_index=True))
+    assert table.n_replaced == 2
+
+
+def test_a_table_refuses_notes_in_one_text_and_reasons_that_do_not_fit():
+    with pytest.raises(ValueError, match="is one text"): ResultTable("printed", "", "t", ("a",), ((1,),), "note")
+    with pytest.raises(ValueError, match="2 texts for 1 rows"):
+        ResultTable("printed", "", "t", ("a",), ((1,),), replaced=("", "x"))
+
+
+def test_notes_stand_for_themselves_and_words_are_explained():
+    page = results_page([ResultTable("printed", "camel", "T", ("method", "R1"), (("a", 1.),), ("One <b>.", "Two."))])
+    assert "<li>One &lt;b&gt;.</li>" in page and "<li>Two.</li>" in page and 'id="old"' not in page
+    assert 'title="rank-1 accuracy in percent"' in page and "<dt>selection</dt>" in page
 
 
 def test_a_table_has_one_source_and_all_text_is_escaped():
@@ -44,8 +92,9 @@ def test_the_command_writes_the_page_and_refuses_other_names(tmp_path, capsys):
 def test_sorting_and_filtering_in_a_browser(tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="the dev extra is not installed")
     printed = ResultTable("printed", "camel", "Table I", ("method", "R1"), (("b", 9.5), ("a", 70.), ("c", None)))
+    both = pd.concat([rows(), rows(run="s", time="2026-02-01")], ignore_index=True)
     path = tmp_path/"page.html"
-    path.write_text(results_page([printed, *own_tables(rows())]), encoding="utf-8")
+    path.write_text(results_page([printed, *own_tables(both)]), encoding="utf-8")
     with playwright.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport=dict(width=390, height=800))
@@ -60,10 +109,19 @@ def test_sorting_and_filtering_in_a_browser(tmp_path):
         page.click("th:has-text('R1')")
         assert page.evaluate(first) == ["b", "a", "c"]
         page.fill("#words", "ours")
-        assert page.inner_text("#count") == "1 rows in 1 tables" and page.evaluate(first) == []
+        assert page.inner_text("#count") == "1 row in 1 table" and page.evaluate(first) == []
         page.fill("#words", "")
         page.uncheck(".source[value=world]")
-        assert page.inner_text("#count") == "3 rows in 1 tables" and page.is_hidden("[data-source=world]")
+        assert page.inner_text("#count") == "3 rows in 1 table" and page.is_hidden("[data-source=world]")
+        page.check(".source[value=world]")
+        page.check("#old")
+        assert page.inner_text("#count") == "7 rows in 2 tables"
+        page.uncheck("#old")
+        assert page.inner_text("#count") == "5 rows in 2 tables"    # two are superseded
+        page.fill("#words", "no such word")
+        assert "No row fits: all of the words" in page.inner_text("#nothing")
+        page.click("#reset")
+        assert page.is_hidden("#nothing") and page.inner_text("#count") == "5 rows in 2 tables"
         for width in (390, 1366):
             page.set_viewport_size(dict(width=width, height=800))
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
