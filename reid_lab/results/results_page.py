@@ -301,7 +301,8 @@ def results_page(tables:Sequence[ResultTable], # In the order of the page
                       for key, (title, _) in SOURCES.items())
     shown = [(key, title) for key, (title, _) in SOURCES.items() if counts[key]]
     n_replaced = sum(table.n_replaced for table in tables)
-    return fill_file('results_page.html', about=f'{about}.', groups=groups, sources=shown, words=WORDS, n_replaced=n_replaced,
+    return fill_file('results_page.html', about=f'{about}.', groups=groups, sources=shown, words=WORDS,
+                     n_replaced=n_replaced,
                      papers=[(group.key, group.title) for group in groups])
 
 
