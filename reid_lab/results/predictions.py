@@ -252,7 +252,8 @@ def corrected(found:Sequence[Outcome], # Of all predictions, see `outcomes`; a p
 
 
 LEGEND = ('held: the 95 % interval lies on the expected side of 0 and the mean reaches the smallest effect (of a '
-          'level, the 90 % interval lies within it); failed: the interval excludes it; open: neither; waiting: rows are '
+          'level, the 90 % interval lies within it); '
+          'failed: the interval excludes it; open: neither; waiting: rows are '
           'missing. The registered rule decides. after_holm: what is left of a "held" when p is adjusted for all '
           'predictions of its study (Holm); inside: whether the mean lies in the expected interval; committed: whether '
           'the prediction came before its rows.')
