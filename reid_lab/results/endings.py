@@ -183,6 +183,13 @@ def _cut(text, width):
 _LEAST = 10     # columns that a text keeps
 
 
+def _cut_apart(texts, width):
+    "The same, at the front where different texts would look alike"
+    cut = [_cut(text, width) for text in texts]
+    if len(set(cut)) == len(set(texts)): return cut
+    return [text if len(text) <= width else '…' + text[1 - width:] for text in texts]
+
+
 def _widths(table):
     "Characters of the longest text of each column"
     grid = [table.head, *([printable(cell.text) for cell in row] for row in table.body)]
@@ -207,11 +214,11 @@ def _text_lines(table, n_texts, width, strong):
     while sum(widths[:n_texts]) > max(room, _LEAST*n_texts):
         longest = widths.index(max(widths[:n_texts]))
         widths[longest] -= 1
+    columns = [_cut_apart(texts, size) for texts, size in zip(zip(*grid), widths)]
     lines = []
-    for r, texts in enumerate(grid):
+    for r, texts in enumerate(zip(*columns)):
         cells = []
         for c, (text, size) in enumerate(zip(texts, widths)):
-            text = _cut(text, size)
             padded = text.ljust(size) if c < n_texts else text.rjust(size)
             if r and table.body[r - 1][c].best: padded = padded.replace(text, strong(text))
             cells.append(padded)

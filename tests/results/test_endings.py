@@ -56,6 +56,14 @@ def test_the_best_is_bold_once_for_each_search_and_chance_never():
     assert [line.split()[0] for line in end_lines(lower, strong="*{}*".format) if "*" in line] == ["Base"]
 
 
+def test_names_that_begin_alike_differ_where_they_are_cut():
+    long = "world-quick-clothes"
+    found = [dict(row, dataset=f"{long} {rule}") for rule in ("ltcc.cc", "ltcc.standard") for row in rows(["Base"])]
+    lines = end_lines(run_end(record(found)), width=52)
+    shown = [line for line in lines if line.startswith("Base")]
+    assert len(shown) == 2 and "…" in shown[1] and ".cc" in shown[0] and "standard" in shown[1]
+
+
 def test_smoke_believes_nothing():
     first = [dict(variant="chance", dataset="world-quick", split="test", metrics=dict(mAP=2.))]
     end = run_end(record(rows(), "smoke", first_rows=first), Ending(sentence="New is far better."))
