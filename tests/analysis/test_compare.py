@@ -1,4 +1,6 @@
 "Comparisons: scores against sorted lists, intervals against a naive bootstrap, labels and pairs that count for all"
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.compare import bootstrap_by_loop, model, naive_scores
@@ -9,10 +11,12 @@ from reid_lab.analysis.compare import (
     Comparison,
     ModelFeatures,
     bootstrap,
+    bootstrap_p,
     compare_features,
     comparison_text,
     latency_figure,
 )
+from reid_lab.results.significance import holm
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
 from reid_lab.retrieval.shards import Shards, write_shards
@@ -54,6 +58,32 @@ def test_people_with_more_queries_weigh_more():
     assert bootstrap(values[:3], pid[:3], 200).low[0] == -np.inf    # of one person no spread is known
     assert bootstrap(np.ones((5, 1)), pid, 200).low[0] == -np.inf
     assert bootstrap(np.zeros((5, 1)), pid, 200).low[0] == 0
+
+
+def test_p_values_are_those_of_counted_draws_and_agree_with_the_intervals(found):
+    rng = np.random.default_rng(2)
+    means = rng.normal(.4, 1, (399, 5))
+    for column, p in zip(means.T, bootstrap_p(means)):
+        below, above = sum(x <= 0 for x in column), sum(x >= 0 for x in column)
+        assert p == pytest.approx(min(1, 2*(min(below, above) + 1)/400))
+    assert bootstrap_p(np.full((399, 1), 2.))[0] == pytest.approx(2/400)     # no draw on the other side
+    for d in found.differences:
+        assert (d.p < .05) == (d.verdict in ("higher", "lower")) or .03 < d.p < .07
+    pid = np.array([4, 4, 4, 9, 9])
+    assert np.isnan(bootstrap(np.ones((5, 1)), pid, 200).p[0]) and np.isnan(bootstrap(np.zeros((5, 1)), pid, 200).p[0])
+
+
+def test_several_models_against_one_are_corrected_for_their_number(found):
+    table = Comparison((found, found)).differences()
+    for metric, same in table.groupby("metric"):
+        ps = [d.p for part in (found, found) for d in part.differences if d.metric == metric]
+        assert same.p_holm.tolist() == pytest.approx(holm(ps)) and len(ps) == 4
+    for line in table.itertuples():
+        lasts = line.verdict in ("higher", "lower") and line.p_holm < .05
+        assert line.after_holm == (line.verdict if lasts or line.verdict == "equal" else "not resolved")
+    said = " ".join(Comparison((found,)).remarks())
+    assert "2 differences to A in mAP: after Holm's correction" in said
+    assert ("B on demo (lower)" in said) == ("lower" in set(table[table.model == "B"].query("metric == 'mAP'").verdict))
 
 
 def test_rows_in_another_order_give_the_same_numbers(three, found):
@@ -184,3 +214,13 @@ def test_roles_part_the_rows_of_a_whole_test_split_in_a_comparison():
     want = retrieval_metrics(e, e, protocol="market")
     assert found.scored[0].intervals.mean[1] == pytest.approx(want["mAP"], abs=1e-3)
     assert len(found.scored[0].values) == want["n_query"] <= 20
+
+
+def test_the_side_that_knows_nobody_is_named(three):
+    def nobody(e): return Embeddings(e.emb, np.full(len(e), -1), e.cam, e.path)
+
+    def unknown(f, *sides): return replace(f, **{side: nobody(getattr(f, side)) for side in sides})
+
+    a, b = unknown(three[0], "g"), unknown(three[1], "q", "g")
+    with pytest.raises(ValueError, match=r"known in A \(gallery\), B \(queries and gallery\): pid is -1"):
+        compare_features([a, b])
