@@ -569,7 +569,7 @@ def finish(self:Run, ending:Ending=Ending(), # What the experiment says of its e
 def summary(self:Run) -> list[str]: # Sentences
     "What the recorded rows say (`reid_lab.results.conclusions`), the notes, and what the less known of the scores are"
     scores = sorted({name for row in self.rows for name in row['metrics']})
-    return conclusions(map(recorded_row, self.rows)) + list(dict.fromkeys(self.notes)) + notes(scores)
+    return conclusions(map(recorded_row, self.rows)) + list(dict.fromkeys([*self.notes, *notes(scores)]))
 
 
 @patch

@@ -217,7 +217,10 @@ def learning_curves(logs:Path | str | Sequence[dict] | pd.DataFrame | dict, # On
             for i, (name, f) in enumerate(frames.items()):
                 logged = f.reindex(columns=[x, m]).dropna()
                 _log_line(ax, logged[x], logged[m], smooth, i, name)
-            ax.set(xlabel=literal(x), title=literal(loss_name(m)))
+            values = np.concatenate([f[m].dropna() for f in frames.values() if m in f])
+            is_inactive = m.endswith('_loss') and len(values) and not values.any()
+            inactive = '\n0 in every row: never active' if is_inactive else ''
+            ax.set(xlabel=literal(x), title=literal(loss_name(m)) + inactive)
             ax.grid(axis='y')
         axes[0].set_ylabel(ylabel or '')
         _legend(fig, axes)

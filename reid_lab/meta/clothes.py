@@ -13,7 +13,7 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 
-from ..core.basics import check_number, check_whole
+from ..core.basics import check_number, check_whole, warn_caller
 from ..core.distributed import from_main, mean_gradients
 from ..data.loaders import clothes_numbers
 from ..data.table import ReidTable
@@ -118,6 +118,15 @@ def forward(self:CALStep, learn:Learner, # In training
     weight, owner = self._classifier.weight.detach(), self.owner.to(emb.device)
     loss = clothes_adversarial(emb, clothes, weight, owner, self.tau, self.eps)
     return out | dict(clothes_adversarial_loss=self.weight*loss, clothes_error=error)
+
+
+@patch
+def finish(self:CALStep, learn:Learner) -> None:
+    "Say so if the training ended before both losses began"
+    if self._classifier is None and not self._saved and not learn.rank:
+        warn_caller(f'the losses of CAL begin with epoch {self.begin}, counted from 0, and the training had '
+                    f'{learn.step} steps and ended before: clothes_adversarial_loss was never active; give a smaller '
+                    'begin, or train longer')
 
 
 @patch

@@ -27,15 +27,19 @@ NOTES = dict(  # column -> what it is
          'find',
     mSD='mSD: average precision whose hits are weighed by similarity; higher if matches stand out '
         '(UFineBench, sec. 5)',
-    RSum='RSum: R1 + R5 + R10')
+    RSum='RSum: R1 + R5 + R10',
+    nmi_people='nmi_people: how far clusters of the training images agree with people (normalised mutual '
+               'information: 0 not at all, 1 the same groups; with feature_, clusters of the features as they are)',
+    nmi_cameras='nmi_cameras: likewise, how far clusters agree with cameras; lower if features know less of '
+                'their camera')
 SCORE = re.compile(r'(^|_)(R\d+|mAP|mINP|mSD|RSum)$')
 
 
 def notes(columns:Iterable[str], # Names of columns
     ) -> list: # Of sentences
     "What the less known of some columns mean"
-    ends = {c.rpartition('_')[2] for c in map(str, columns)}
-    return [text for name, text in NOTES.items() if name in ends]
+    columns = [f'_{column}' for column in columns]
+    return [text for name, text in NOTES.items() if any(column.endswith(f'_{name}') for column in columns)]
 
 
 def as_text(value:object, # Of a table

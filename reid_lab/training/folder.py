@@ -24,7 +24,7 @@ from ..data.table import ReidTable
 from ..models.weights.shipped import WORLD, world_names
 from ..models.weights.start import NONE, Loaded
 from ..models.zoo import MODELS, create_model
-from .logs import waiting_note
+from .logs import inactive_note, waiting_note
 from .options import Execution
 
 # %% ../../nbs/08_training/45_folder.ipynb #57c34a80
@@ -210,9 +210,11 @@ class Trained:
         losses = {name: value for name, value in (self.log[-1] if self.log else {}).items() if name.endswith('loss')}
         last = ', '.join(f'{name} {value:.4g}' for name, value in losses.items()) or 'none recorded'
         waited = f'; {waiting_note(self.log)}' if waiting_note(self.log) else ''
+        inactive = f'\n  {inactive_note(self.log)}' if inactive_note(self.log) else ''
+        seconds = f'{self.seconds:.1f} s'
         return (f"Trained({self.key.get('model') or type(self.model).__name__}, {parameters:,} parameters, "
                 f"on {self.data or 'images without a name'})\n"
-                f"  {self.steps:,} steps, {self.images:,} images in {self.seconds:.1f} s; last losses: {last}{waited}\n"
+                f"  {self.steps:,} steps, {self.images:,} images in {seconds}; last losses: {last}{waited}{inactive}\n"
                 f"  .model is the network, .log its rows, .key what decided the weights, .save(FOLDER) keeps it)")
 
     @property

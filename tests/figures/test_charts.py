@@ -152,6 +152,14 @@ def test_losses_are_named_as_in_papers():
     assert fig.axes[0].get_ylabel() == "World"
 
 
+def test_a_loss_that_never_acted_is_marked_and_other_zeros_are_not():
+    rows = [dict(step=i, met_loss=0., late_loss=float(i == 2), R1=0.) for i in range(3)]
+    titles = [ax.get_title() for ax in learning_curves(rows, ["met_loss", "late_loss", "R1"]).axes]
+    assert ["never active" in title for title in titles] == [True, False, False]
+    both = learning_curves({"a": rows, "b": [dict(row, met_loss=1.) for row in rows]}, "met_loss")   # in one of two
+    assert "never active" not in both.axes[0].get_title()
+
+
 def test_the_legend_counts_seeds_not_rows():
     def title(frame):
         fig = curves(frame, "x", "mAP")

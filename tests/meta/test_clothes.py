@@ -1,4 +1,6 @@
 "CAL's step: classifier first, then the encoder; when it begins, what it saves, and what it refuses"
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,6 +71,14 @@ def test_it_begins_at_an_epoch_and_without_weight_the_encoder_is_trained_as_usua
     torch.testing.assert_close(weights_after(CALStep(OWNER, weight=0.)), plain)
     late, early = weights_after(CALStep(OWNER, begin=1)), weights_after(CALStep(OWNER))
     assert not torch.allclose(late, plain) and not torch.allclose(late, early)
+
+
+def test_losses_that_the_training_was_too_short_for_are_named_at_its_end():
+    with pytest.warns(UserWarning, match="begin with epoch 2.*clothes_adversarial_loss was never active"):
+        weights_after(CALStep(OWNER, begin=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights_after(CALStep(OWNER, begin=1))
 
 
 @pytest.mark.parametrize("begin", [0, 1])

@@ -133,6 +133,8 @@ def test_digits_and_notes():
     assert as_printed([.0003, .112]) == ["0.0003", "0.112"] and as_printed(["a", 1.25, None]) == ["a", "1.25", ""]
     assert as_text("`mAP`") == "mAP" and as_text(True) == "True" and as_text(12_345.6, "s") == "12346"
     assert notes(["R1", "mAP"]) == [] and notes(["mSD", "itc_mSD", "RSum"]) == [NOTES["mSD"], NOTES["RSum"]]
+    assert notes(["nmi_people"]) == notes(["feature_nmi_people"]) == [NOTES["nmi_people"]]
+    assert notes(["nmi_camera", "people"]) == []      # other measures
 
 
 def test_a_run_ends_with_sentences(tmp_path, capsys):

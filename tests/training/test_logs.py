@@ -10,8 +10,9 @@ import torch
 from reid_lab.core.basics import stream
 from reid_lab.training.checkpoints import Checkpoint
 from reid_lab.training.fit import fit
+from reid_lab.training.folder import Trained
 from reid_lab.training.learner import Callback, Learner
-from reid_lab.training.logs import TIMES, TRACKERS, Log, find_trackers, peak_memory
+from reid_lab.training.logs import INACTIVE, TIMES, TRACKERS, Log, find_trackers, inactive_losses, peak_memory
 from reid_lab.training.options import Execution
 
 
@@ -44,6 +45,54 @@ def train(folder, kill=0):
     save.resume(learn)
     learn.fit(epochs=3)
     return log
+
+
+class Margins(Net):
+    "With a triplet loss whose margin is always met, one that begins late, one that ends, and one that is tiny"
+    def forward(self, b):
+        self.n = getattr(self, "n", 0) + 1
+        out = super().forward(b)
+        zero = 0*out["id_loss"]
+        out |= dict(met_loss=zero, ends_loss=zero + (self.n == 1), tiny_loss=zero + 1e-9)
+        return out | (dict(late_loss=zero + 1) if self.n > 10 else {}) | dict(zero_accuracy=zero)
+
+
+def rows_of(steps, **kw):
+    "Rows of a training of `Margins`, and the warnings at its end"
+    log = Log(every=5, quiet=True, **kw)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        Learner(Margins(), Blobs(), callbacks=[log], lr=.1, device="cpu").fit(steps=steps)
+    return log, [str(w.message) for w in found if "never active" in str(w.message)]
+
+
+def test_a_loss_that_was_never_above_0_is_named_at_the_end_and_no_other():
+    log, said = rows_of(INACTIVE, label="stage one")
+    assert inactive_losses(log.rows) == ["met_loss"]
+    assert len(said) == 1
+    assert said[0].startswith(f"stage one: met_loss was exactly 0 in all {INACTIVE} steps: never active")
+    assert [row["tiny_loss"] for row in log.rows] == [1e-9]*4 and [row["met_loss"] for row in log.rows] == [0]*4
+    assert rows_of(INACTIVE - 1)[1] == []       # few steps prove nothing
+
+
+def test_a_training_that_is_stopped_says_nothing_and_a_resumed_one_looks_at_all_its_rows():
+    class Stop(Callback):
+        def after_step(self, learn): learn.stop = learn.step == 15
+    log = Log(every=5, quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Learner(Margins(), Blobs(), callbacks=[log, Stop()], lr=.1, device="cpu").fit(steps=30)
+    again = Log(every=5, quiet=True)
+    again.load_state_dict(log.state_dict())
+    assert inactive_losses(again.rows) == ["met_loss"]
+    assert inactive_losses([dict(row, met_loss=.1) if row["step"] == 5 else row for row in again.rows]) == []
+
+
+def test_a_trained_model_names_its_losses_that_never_acted(tmp_path):
+    log, _ = rows_of(4)
+    done = Trained(Margins(), log.rows, 4, 32, 1.)
+    assert "\n  met_loss was exactly 0 in all 4 steps: never active" in repr(done)
+    assert "never active" not in repr(Trained(Margins(), [dict(step=4, id_loss=.1)], 4, 32, 1.))
 
 
 def points(folder, tag):
