@@ -383,8 +383,8 @@ def inactive_note(rows:Sequence[dict], # Of a log
     "Which losses never acted, and what can be behind it"
     names = inactive_losses(rows)
     if not names: return ''
-    one = len(names) == 1
-    return (f"{', '.join(names)} {'was' if one else 'were'} exactly 0 in all {rows[-1]['step']} steps: never active, "
+    one, steps = len(names) == 1, max(row.get('step', 0) for row in rows)
+    return (f"{', '.join(names)} {'was' if one else 'were'} exactly 0 in all {steps} steps: never active, "
             f"so that {'it' if one else 'they'} changed no weight; a margin that is always met, a weight of 0, or "
             'batches without the pairs to compare')
 
@@ -393,7 +393,7 @@ def inactive_note(rows:Sequence[dict], # Of a log
 def after_fit(self:Log, learn:Learner) -> None:
     "End the runs of trackers outside; tell of losses that never acted, and of long waiting (not below a minute)"
     note = inactive_note(self.rows)
-    if note and not learn.rank and self.rows[-1]['step'] >= INACTIVE: warn_caller(f'{self.label}: {note}')
+    if note and not learn.rank and learn.step >= INACTIVE: warn_caller(f'{self.label}: {note}')
     for tracker in self._out: tracker.close()
     self._out = []
     waited = learn.wait > WAITING*learn.seconds
