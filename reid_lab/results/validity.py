@@ -23,6 +23,7 @@ from ..core.statistics import mean_interval, wilson
 from .comparisons import Paired, paired_scores
 from .published import published_table
 from .rows import pick
+from .significance import holm
 
 # %% ../../nbs/04_results/87_validity.ipynb #41d4591b
 if TYPE_CHECKING:
@@ -130,13 +131,19 @@ def reading(printed:float, # Difference in points
     return 'agrees' if printed*here.diff > 0 else 'contrary'
 
 
+def _after_holm(printed, here, p):
+    "The reading where a difference counts as resolved only if its adjusted p value is below 5 %"
+    if here is None or p < .05: return reading(printed, here)
+    return reading(printed, here if here.verdict == 'equal' else replace(here, note='not resolved after Holm'))
+
+
 def validity_table(frame:'pd.DataFrame', # From `load_results`
     metric:str='mAP', # Of table and rows
     known:Iterable[Correspondence] | None=None, # Those of a table; default: those of `load_correspondences`
-    ) -> 'pd.DataFrame': # A line a correspondence; points, `seeds` here, `settings` in print, a key of `READINGS`
+    ) -> 'pd.DataFrame': # A line a correspondence; points, `seeds` here, `settings` in print, keys of `READINGS`
     "Printed differences beside those on the World"
     import pandas as pd
-    lines = []
+    lines, sides = [], []
     for one in load_correspondences() if known is None else known:
         printed = printed_differences(one, metric)
         spread = float(printed.std(ddof=1)) if len(printed) > 1 else math.nan
@@ -144,8 +151,12 @@ def validity_table(frame:'pd.DataFrame', # From `load_results`
         line = dict(paper=one.paper, table=one.table, difference=one.title, printed=float(printed.mean()),
                     spread=spread, settings=len(printed), here=math.nan, low=math.nan, high=math.nan, seeds=0)
         if here is not None: line |= dict(here=here.diff, low=here.low, high=here.high, seeds=here.n)
+        sides.append(here)
         lines.append(line | dict(reading=reading(line['printed'], here), note=one.note))
-    return pd.DataFrame(lines)
+    table = pd.DataFrame(lines)
+    table['p_holm'] = holm([math.nan if here is None else here.p for here in sides])
+    table['after_holm'] = [_after_holm(*three) for three in zip(table.printed, sides, table.p_holm)]
+    return table
 
 # %% ../../nbs/04_results/87_validity.ipynb #87scene1
 CHOSEN_BY = dict(views=('1', '6')) # scene -> tables of DART3 that it was chosen by
@@ -256,9 +267,11 @@ def validity_conclusion(table:'pd.DataFrame', # From `validity_table`
     share, low, high = whole.sign_share
     counts = table.reading.value_counts()
     said = ', '.join(f'{counts[name]} {name}' for name in ('blind', 'contrary', 'invented') if name in counts)
+    agree, left = ((table[column] == 'agrees').sum() for column in ('reading', 'after_holm'))
     return (f'Of {whole.n} printed differences that the World repeats, {whole.same_sign} ({100*share:.0f} %, '
             f'{100*low:.0f} to {100*high:.0f}) have the same sign there, and sizes are in rank correlation '
-            f'{whole.rank:.2f} [{whole.low:.2f}, {whole.high:.2f}] ({said}).')
+            f'{whole.rank:.2f} [{whole.low:.2f}, {whole.high:.2f}] ({said}). '
+            f"By size and interval {agree} agree; after Holm's correction for all {len(table)} comparisons {left}.")
 
 # %% ../../nbs/04_results/87_validity.ipynb #ed973a25
 LEAST_GAP = 1.  # Points of mAP: of a smaller gap no share is given

@@ -213,3 +213,20 @@ def test_the_readme_says_what_the_rows_say(table):
 def test_a_table_without_columns_is_refused():
     from reid_lab.figures.agreement import agreement_chart
     with pytest.raises(ValueError, match="column"): agreement_chart(pd.DataFrame(dict(paper=["a"])))
+
+
+def test_readings_after_holm_are_those_of_a_plain_loop(rows, table):
+    found = [world_difference(one, rows) for one in KNOWN]
+    order = sorted(range(len(found)), key=lambda i: found[i].p if found[i].p == found[i].p else 2.)
+    largest = 0.
+    for rank, i in enumerate(order):
+        line, here = table.iloc[i], found[i]
+        if math.isnan(here.p): assert math.isnan(line.p_holm)
+        else:
+            largest = max(largest, min(1., (len(found) - rank)*here.p))
+            assert line.p_holm == pytest.approx(largest)
+        if line.p_holm < .05 or here.verdict not in ("higher", "lower"): assert line.after_holm == line.reading
+        else: assert line.after_holm == ("blind" if abs(line.printed) >= 1 else "small")
+    left = (table.after_holm == "agrees").sum()
+    assert 0 < left <= (table.reading == "agrees").sum()
+    assert f"after Holm's correction for all {len(table)} comparisons {left}." in validity_conclusion(table)
