@@ -238,7 +238,7 @@ def _p_of(one):
 def corrected(found:Sequence[Outcome], # Of all predictions, see `outcomes`; a part would make families smaller
     ) -> list[Corrected]: # In the same order
     "Verdicts after Holm's correction for the predictions of one notebook and study, those that wait included"
-    families, last = {}, [None]*len(found)
+    families, last = {}, {}     # by place
     for at, one in enumerate(found):
         where = one.prediction.where
         families.setdefault((where.get('notebook'), where.get('study')), []).append(at)
@@ -248,7 +248,7 @@ def corrected(found:Sequence[Outcome], # Of all predictions, see `outcomes`; a p
             equal = one.found is not None and one.found.verdict == 'equal'
             lasts = one.verdict != 'held' or equal or p < .05
             last[at] = Corrected(p, one.verdict if lasts else 'open')
-    return last
+    return [last[at] for at in range(len(found))]
 
 
 LEGEND = ('held: the 95 % interval lies on the expected side of 0 and the mean reaches the smallest effect (of a '
