@@ -550,7 +550,7 @@ def finish(self:Run, ending:Ending=Ending(), # What the experiment says of its e
     figures = _figures_of(self.folder)
     try: self.ending = run_end(record, ending, figures)
     except ValueError as e:     # what is to be compared is not there; the rows are kept nevertheless
-        record['notes'].append(f'compared as if base and within were not given: {e}')
+        record['notes'].append(f'compared with the first variant of each search: {e}')
         self.ending = run_end(record, replace(ending, base='', within=()), figures)
     common = {**self._write(), 'preset': self.params.get('preset', '')}
     given = {k: shareable(v) for k, v in self.params.items() if k != 'out_dir'}
