@@ -514,11 +514,15 @@ def record(self:Run, metrics:dict, # Name to number
     self._write()
 
 # %% ../../nbs/13_experiments/20_run.ipynb #8a77abf1
+_EMPTY = ('', (), [], None)     # a text that is read as a list is empty in two forms
+
+
 def _given(folder, notebook, params):
     "Parameters that differ from what the notebook in the run folder has; a folder of this machine is FOLDER"
     try: defaults = notebook_parameters(folder/f'{Path(notebook).stem}.ipynb')
     except (OSError, ValueError): return {}     # no notebook runs, or one without such a cell
-    given = {name: value for name, value in params.items() if defaults.get(name, value) != value}
+    given = {name: value for name, value in params.items() if defaults.get(name, value) != value
+             and not (value in _EMPTY and defaults[name] in _EMPTY)}
     return {name: value if shareable(value) == value else 'FOLDER' for name, value in given.items()}
 
 

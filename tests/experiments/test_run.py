@@ -219,9 +219,9 @@ def test_two_cells_that_score_one_variant_with_other_parameters_are_two_rows(tmp
 def test_the_next_command_keeps_what_was_chosen(tmp_path):
     from helpers.notebooks import notebook
     folder = tmp_path/"r"
-    given = dict(preset="smoke", seed=0, model="bot_r50", data_root=str(tmp_path), out_dir=str(folder))
+    given = dict(preset="smoke", seed=0, model="bot_r50", data_root=str(tmp_path), methods=(), out_dir=str(folder))
     run = start_run("run_demo", given, folder, results=tmp_path/"runs.csv")
-    cell = "preset = 'quick'\nseed = 0\nmodel = ''\ndata_root = ''\nout_dir = ''"
+    cell = "preset = 'quick'\nseed = 0\nmodel = ''\ndata_root = ''\nmethods = ''\nout_dir = ''"
     notebook(folder/"run_demo.ipynb", parameters=cell)
     run.record(dict(mAP=40.), dataset="world", variant="a")
     run.finish()
