@@ -70,10 +70,12 @@ def agreement(world:World, # With captions
         raise ValueError(f'{table!r} says nothing of attributes; give `world.table()` of this World')
     codes, numbers = _attributes_of(g)
     shown = _seen_in(world, g) if only_seen else np.ones_like(codes, bool)
+    if len(world.plan.items) < len(table): raise ValueError(f'{table!r} is not of {world!r}; give its own table')
     stated = caption_facts(world, table, q.path)
     scores, n_facts = np.zeros((len(q), len(g)), np.float32), np.zeros(len(q), int)
     for i, (path, text) in enumerate(zip(q.path, q.caption)):
-        facts = next(facts for caption, facts in stated[path] if caption == text)
+        facts = dict(stated[path]).get(text)
+        if facts is None: raise ValueError(f'{text!r} is no caption of {path} in {world!r}; give its own table')
         n_facts[i] = len(facts)
         for attribute, value in facts.items():
             row = ATTRIBUTES.index(attribute)

@@ -84,13 +84,24 @@ def _texts(values):
     return values.astype(object).where(values.notna(), '').astype(str).to_numpy(object)
 
 
+_PIXELS = 'x, y, width and height in pixels are needed, such as [10, 20, 50, 110]'
+
+
+def _number(text, whole):
+    "A number of a box"
+    try: return float(text)
+    except (TypeError, ValueError): raise ValueError(f'bbox={whole!r}: {text!r} is no number; {_PIXELS}') from None
+
+
 def _box(value):
     "The box of a row, from a list or its text; None where there is none"
     if value is None or (isinstance(value, float) and math.isnan(value)): return None
-    if isinstance(value, str): value = re.findall(r'-?\d+(?:\.\d+)?', value)
-    if not len(value): return None
-    if len(value) != 4: raise ValueError(f'bbox={value!r} has {len(value)} numbers; x, y, width and height are needed')
-    return Box(*map(float, value))
+    parts = re.split(r'[\s,;]+', value.strip(' []()')) if isinstance(value, str) else value
+    numbers = [_number(part, value) for part in parts if part != '']
+    if not numbers or all(map(math.isnan, numbers)): return None
+    if len(numbers) != 4: raise ValueError(f'bbox={value!r} has {len(numbers)} numbers; {_PIXELS}')
+    if max(numbers[2:]) <= 1: raise ValueError(f'bbox={value!r} is in shares of the image, or of one pixel; {_PIXELS}')
+    return Box(*numbers)
 
 
 def _paths(frame, boxes):
@@ -148,10 +159,22 @@ def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `came
 FRAME_FILE = 'metadata.csv'
 
 
-def _read_frame(file, root, follow_links=False, **options):
+def _whole_images(frame):
+    "In words: boxes of a frame that are not cut, and the first that could not be; nothing without them"
+    if 'bbox' not in frame: return []
+    said = [f'its column bbox is not cut: whole images are read ({FRAME_FILE} as the file of boxes, '
+            f'--boxes {FRAME_FILE} of `reid_lab embed`, cuts them)']
+    for box in frame.bbox:
+        try: _box(box)
+        except ValueError as e: return [*said, f'the column cannot be read: {e}']
+    return said
+
+
+def _read_frame(file, root, follow_links=False, boxes=False, **options):
     "The table of a frame that is a file; identities and paths as they are written, so that 07 is not 7"
-    table = wildlife_table(pd.read_csv(file, dtype=dict.fromkeys(NEEDED, str)), root, **options)
-    table.follow_links = follow_links
+    frame = pd.read_csv(file, dtype=dict.fromkeys(NEEDED, str))
+    table = wildlife_table(frame, root, boxes=boxes, **options)
+    table.follow_links, table.remarks = follow_links, [] if boxes else _whole_images(frame)
     return table
 
 
@@ -204,10 +227,7 @@ def crops_or_frame(source:Path | str, # See `crops_table`; or a folder with a fr
     table = _read_frame(folder/FRAME_FILE, Path(root or folder), follow_links, boxes=cuts)
     table.name, frame = folder.resolve().name, pd.read_csv(folder/FRAME_FILE, dtype=dict.fromkeys(NEEDED, str))
     if source.is_dir(): table.left_out = [*table.left_out, *_unnamed_images(frame, source, follow_links)]
-    table.remarks = [f'labels are those of {FRAME_FILE}, a frame of wildlife-datasets']
-    if not cuts and 'bbox' in frame:
-        table.remarks.append(f'its column bbox is not cut: whole images are read ({FRAME_FILE} as the file of boxes, '
-                             f'--boxes {FRAME_FILE}, cuts them)')
+    table.remarks = [f'labels are those of {FRAME_FILE}, a frame of wildlife-datasets', *table.remarks]
     return table.validate(images, shared=SHARED)
 
 
@@ -218,7 +238,8 @@ def check_wildlife(table:ReidTable, # As loaded
     f = table.frame
     n_unknown = int((f.pid == -1).sum())
     found = [Finding('ok', f'{f.identity[f.pid >= 0].nunique()} animals, {n_unknown} images of unknown ones')]
-    return found + [Finding('ok', f'left out: {text}') for text in table.left_out]
+    found += [Finding('ok', f'left out: {text}') for text in table.left_out]
+    return found + [Finding('warn', text) for text in table.remarks]
 
 
 WILDLIFE_SETS = {

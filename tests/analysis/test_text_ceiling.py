@@ -51,3 +51,5 @@ def test_tables_without_captions_or_of_others_are_refused(world):
         agreement(world, tiny_table(4, 2))
     with pytest.raises(ValueError, match="has no caption; give a World of task='text'"):
         agreement(world, world.table().assign(captions=[()]*len(world.table())))
+    with pytest.raises(ValueError, match="is no caption of .*give its own table"):
+        agreement(world, World("smoke", 1000, task="text").table())

@@ -1,4 +1,6 @@
 "Frames of wildlife-datasets: columns as its docs/dataframe.md states them, rules against plain loops"
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from reid_lab.cli.commands import main
 from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.registry import DATASETS, load_dataset
-from reid_lab.datasets.wildlife_frames import crops_or_frame, is_wildlife, read_wildlife, wildlife_table
+from reid_lab.datasets.wildlife_frames import check_wildlife, crops_or_frame, is_wildlife, read_wildlife, wildlife_table
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
 
@@ -113,6 +115,7 @@ def test_boxes_of_the_frame_are_cut_where_it_is_the_file_of_boxes(folder, tmp_pa
     frame.loc[0, "identity"] = "7"      # another animal than 007
     frame.to_csv(folder/"metadata.csv", index=False)
     whole = embedded(folder, tmp_path/"whole.npz")
+    assert any("bbox is not cut" in f.what for f in check_wildlife(load_dataset("wildlife", folder)))
     assert "its column bbox is not cut" in capsys.readouterr().err and len(set(whole.pid)) == 2
     cut = embedded(folder, tmp_path/"cut.npz", "--boxes", str(folder/"metadata.csv"))
     assert all(path.endswith("#xywh=0,0,8,16") for path in cut.path)
@@ -139,8 +142,10 @@ def test_what_is_no_frame_is_refused(tmp_path):
         wildlife_table(frame.drop(columns="split"), tmp_path, asks="train")
     with pytest.raises(ValueError, match="metadata.csv"): load_dataset("wildlife", tmp_path)
     with pytest.raises(ValueError, match="bbox"): wildlife_table(frame, tmp_path, boxes=True)
-    with pytest.raises(ValueError, match="3 numbers"):
-        wildlife_table(frame.assign(bbox=["[1, 2, 3]"]*6), tmp_path, boxes=True)
+    for box, said in {"[1, 2, 3]": "3 numbers", "hello": "'hello' is no number", "[.1, .1, .8, .8]": "in shares of",
+                      "[1, 2, 0, 9]": "is empty", "1 2 3 4px": "'4px' is no number"}.items():
+        with pytest.raises(ValueError, match=re.escape(said)):
+            wildlife_table(frame.assign(bbox=[box]*6), tmp_path, boxes=True)
 
 
 def test_the_split_is_that_of_its_column(tmp_path):
@@ -174,6 +179,9 @@ def test_two_times_of_one_day_are_one_date_and_nothing_is_none(tmp_path):
     boxes = [[1, 2, 3, 4], "[1, 2, 3, 4]", "1 2 3 4", None, ""]
     paths = wildlife_table(frame.assign(bbox=boxes), tmp_path, boxes=True)["path"]
     assert [path.partition("#")[2] for path in paths] == ["xywh=1,2,3,4"]*3 + ["", ""]
+    boxes = ["(.5, .25, 3e1, 4.)", "[nan, nan, nan, nan]", "[]", [5, 6, 7, 8], "-1,0,9,9"]
+    paths = wildlife_table(frame.assign(bbox=boxes), tmp_path, boxes=True)["path"]
+    assert [path.partition("=")[2] for path in paths] == ["0.5,0.25,30,4", "", "", "5,6,7,8", "-1,0,9,9"]
 
 
 @pytest.mark.parametrize("protocol, column", [
