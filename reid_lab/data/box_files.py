@@ -58,7 +58,7 @@ _OTHER_NAMES = (('x', 'y', 'width', 'height'), ('left', 'top', 'width', 'height'
                 ('tlwh',), ('xywh',), ('xyxy',))
 
 
-def box_columns(f:pd.DataFrame, # A manifest
+def box_columns(f:'pd.DataFrame', # A manifest
     name:str, # Of the manifest, for messages
     ) -> bool: # Whether there are boxes; other columns of boxes are refused
     "Whether a manifest has boxes that are read"
@@ -129,9 +129,9 @@ class _NamedRow:
     def __str__(self): return self.row_name(self.i)
 
 
-def with_sides(f:pd.DataFrame, # With the columns of boxes, as they came
+def with_sides(f:'pd.DataFrame', # With the columns of boxes, as they came
     row_name:Callable[[int], str]=_row_name, # Position -> name of the row, for messages
-    ) -> pd.DataFrame: # x, y, w, h as float64 in place of them; NaN: no box
+    ) -> 'pd.DataFrame': # x, y, w, h as float64 in place of them; NaN: no box
     "Boxes as corner, width and height"
     read = {c: _numbers(f[c].tolist(), c, row_name) for c in (*SIDES, *CORNERS) if c in f}
     both = [np.stack([read[c] for c in columns], 1) if all(c in read for c in columns) else None
@@ -158,7 +158,7 @@ def with_sides(f:pd.DataFrame, # With the columns of boxes, as they came
 @dataclass
 class BoxList:
     "Boxes of a file before they are put into their frames"
-    frame: pd.DataFrame                     # `path` or `frame`, x, y, w, h, and what else is known
+    frame: 'pd.DataFrame'                   # `path` or `frame`, x, y, w, h, and what else is known
     left_out: Counter = field(default_factory=Counter) # reason -> boxes
     first_frame: int | None = None          # number of the first frame as the format counts; None: it does not say
     root: str = ''                          # folder below the source in which its paths start
@@ -252,7 +252,7 @@ def _of_truth(boxes, values, n_fields, options):
     return boxes
 
 
-def manifest_boxes(f:pd.DataFrame, # A manifest with columns of boxes, as they came
+def manifest_boxes(f:'pd.DataFrame', # A manifest with columns of boxes, as they came
     options:BoxOptions=BoxOptions(), # The least score
     row_name:Callable[[int], str] | None=None, # Position -> its line in the manifest; None: rows, from 0
     ) -> BoxList: # With x, y, w, h and, if there are, scores as numbers
@@ -399,7 +399,7 @@ def numbered_frames(folder:Path | str, # Sequence or folder of frames
 @dataclass
 class PlacedBoxes:
     "Rows of a table, one a box"
-    frame: pd.DataFrame     # path (see `reid_lab.data.boxes.Region`), frame (-1: not known), x, y, w, h, tracklet ...
+    frame: 'pd.DataFrame'   # path (see `reid_lab.data.boxes.Region`), frame (-1: not known), x, y, w, h, tracklet ...
     left_out: list[str]     # what was left out and why, in words
     remarks: list[str]      # what was changed, in words
 

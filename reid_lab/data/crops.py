@@ -122,7 +122,7 @@ def _read_manifest(path):
 
 # %% ../../nbs/01_data/70_crops.ipynb #5b293a57
 def read_manifest(path:str | Path, # .csv, .tsv, .jsonl or .parquet
-    ) -> pd.DataFrame: # Columns as they are named there
+    ) -> 'pd.DataFrame': # Columns as they are named there
     "The rows of a manifest as they are written, before any of them is read as a path or a label"
     return _read_manifest(Path(path).expanduser())
 
@@ -406,7 +406,7 @@ def _common_root(paths):
     except ValueError: raise ValueError('paths lie on different drives; make a table of each') from None # of Windows
 
 
-def frame_table(frame:pd.DataFrame, # With the column `path`, and labels as in a manifest
+def frame_table(frame:'pd.DataFrame', # With the column `path`, and labels as in a manifest
     root:str | Path | None=None, # Folder that paths start at; None: whole paths, or those from where Python runs
     name:str='crops', # Of the table
     images:str='sample', # See `folder_table`
