@@ -68,8 +68,10 @@ def _check_rows(frame, metric, column, random):
         raise ValueError(f'{metric!r} is infinite in {endless} rows; leave them out')
     twice = int(frame.duplicated([column, *random]).sum())
     if twice:
-        raise ValueError(f'{twice} rows have the variant and the {random} of another row; leave one of each, or give '
-                         'their mean')
+        apart = [c for c in ('world', 'seed') if c in frame and not frame.duplicated([column, *random, c]).any()]
+        remedy = f"name both, random={('world', 'seed')}, or " if len(random) == 1 and apart else ''
+        raise ValueError(f'{twice} rows have the variant and the {random} of another row; {remedy}leave one of each, '
+                         'or give their mean')
     if len(scores) and np.ptp(scores) <= ROUNDING*scores.abs().max():
         raise ValueError(f'all {len(frame)} scores of {metric!r} are {scores.iloc[0]:g}: there is no spread to '
                          'estimate; name another metric')

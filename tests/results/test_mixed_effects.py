@@ -150,3 +150,11 @@ def test_without_statsmodels_the_extra_is_named(monkeypatch):
 def test_rows_that_would_mislead_are_refused(change, kw, says):
     frame = pd.DataFrame([dict(variant=v, seed=s, mAP=40. + s + (v == "b")) for s in range(5) for v in "ab"])
     with pytest.raises(ValueError, match=says): mixed_effects(change(frame), "mAP", "a", **kw)
+
+
+@pytest.mark.parametrize("random", ["world", "seed"])
+def test_several_seeds_of_a_world_are_named_together(random):
+    frame = pd.DataFrame([dict(variant=v, world=w, seed=s, mAP=40. + w + s + (v == "b"))
+                          for v in "ab" for w in range(4) for s in range(2)])
+    with pytest.raises(ValueError, match="name both, random=.'world', 'seed'., or leave one"):
+        mixed_effects(frame, "mAP", "a", random=random)
