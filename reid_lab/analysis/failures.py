@@ -36,10 +36,10 @@ from ..retrieval.metrics import Scoring, retrieval_metrics
 from ..retrieval.ranking import rank, rivals
 from ..retrieval.sides import one_numbering
 from ..world.captions import caption_with_facts
-from ..world.people import PARTS, srgb_to_lab
+from ..world.people import srgb_to_lab
 from ..world.plan import DOMAINS
 from ..world.render import render
-from ..world.world import World
+from ..world.world import World, image_number, visible_parts
 
 # %% ../../nbs/12_analysis/40_failures.ipynb #92c71572
 REGIONS = dict(upper=(.18, .48), lower=(.5, .85)) # Rows of a person crop, as shares of its height
@@ -418,13 +418,8 @@ def caption_facts(world:World, # With captions
     "What the captions of a World state"
     areas = np.load(world.build()/'visible.npy')
     facing = dict(zip(table['path'], table['facing']))
-    return {path: _captions_of(world, _number(path), areas[_number(path)], facing[path])
-            for path in dict.fromkeys(paths)}
-
-
-def _number(path):
-    "Position of an image in the plan of its World"
-    return int(path[-11:-4])
+    numbers = {path: image_number(path) for path in paths}
+    return {path: _captions_of(world, number, areas[number], facing[path]) for path, number in numbers.items()}
 
 
 def _captions_of(world, number, areas, view):
@@ -434,9 +429,7 @@ def _captions_of(world, number, areas, view):
     rng = stream(world.seed, 'captions', item.group, item.person.pid, item.number)
     person, visible = item.person, None
     if wording.level == 'shot': # captions say what the image shows, not what the person wears
-        shares, pixels = areas[:, 1:]
-        person = item.seen
-        visible = {p: dict(fraction=float(a), pixels=int(n)) for p, a, n in zip(PARTS[1:], shares, pixels)}
+        person, visible = item.seen, visible_parts(areas)
     captions = []
     for _ in range(wording.per_image or domain.captions):
         granularity = wording.granularity
@@ -452,7 +445,7 @@ def unhidden(world:World, # Any World
     path:str, # Of one of its images
     ) -> float: # 0 to 1
     "Share of the person's pixels that nothing stands before"
-    item, options = world.plan.items[_number(path)], world.options
+    item, options = world.plan.items[image_number(path)], world.options
     if item.shot.occluder is None: return 1.
     bare = render(item.seen, item.camera.at(item.shot.time), replace(item.shot, occluder=None), options.size,
                   options.supersample, world.backend)

@@ -16,8 +16,8 @@ from ..core.basics import check_whole, stream
 from ..data.table import ReidTable
 from ..retrieval.metrics import metrics_from_similarity
 from ..world.captions import mentionable
-from ..world.people import ATTRIBUTES, PARTS
-from ..world.world import World
+from ..world.people import ATTRIBUTES
+from ..world.world import World, image_number, visible_parts
 
 # %% ../../nbs/12_analysis/42_text_ceiling.ipynb #bfea6629
 @dataclass(frozen=True)
@@ -49,11 +49,8 @@ def _seen_in(world, table):
     "Which attributes an image shows, (attribute, image)"
     areas, shown = np.load(world.build()/'visible.npy'), np.zeros((len(ATTRIBUTES), len(table)), bool)
     for i, (path, view) in enumerate(zip(table['path'], table['facing'])):
-        number = int(path[-11:-4])
-        shares, pixels = areas[number][:, 1:]
-        parts = zip(PARTS[1:], shares, pixels)
-        visible = {part: dict(fraction=float(share), pixels=int(n)) for part, share, n in parts}
-        known = mentionable(world.plan.items[number].seen, visible, view)
+        number = image_number(path)
+        known = mentionable(world.plan.items[number].seen, visible_parts(areas[number]), view)
         shown[:, i] = [a in known for a in ATTRIBUTES]
     return shown
 
@@ -68,9 +65,9 @@ def agreement(world:World, # With captions
     if not len(q): raise ValueError(f"split={split!r} of {table!r} has no caption; give a World of task='text'")
     if 'attrs' not in g.frame or any(one is None for one in g['attrs']):
         raise ValueError(f'{table!r} says nothing of attributes; give `world.table()` of this World')
+    if len(world.plan.items) < len(table): raise ValueError(f'{table!r} is not of {world!r}; give its own table')
     codes, numbers = _attributes_of(g)
     shown = _seen_in(world, g) if only_seen else np.ones_like(codes, bool)
-    if len(world.plan.items) < len(table): raise ValueError(f'{table!r} is not of {world!r}; give its own table')
     stated = caption_facts(world, table, q.path)
     scores, n_facts = np.zeros((len(q), len(g)), np.float32), np.zeros(len(q), int)
     for i, (path, text) in enumerate(zip(q.path, q.caption)):

@@ -323,7 +323,7 @@ def write_prai(table:ReidTable, # Without `unfit_prai`
 UAV_DISTRACTOR = 50000  # Identity of images whose names begin with D, in the official reader
 _UAV_CODES = 'G00B00H00UC000000LC000000'  # Gender, bag, hat and colours, which other tables do not know so
 _UAV_EXAMPLE = f'P001S00{_UAV_CODES}A001R0_08301001_0013_bbx'
-_UAV_PERSON = (r'P(?P<person>\d{3})S(?P<outfit>\d{2})G\d{2}B\d{2}H\d{2}UC\d{6}LC\d{6}'
+_UAV_PERSON = (r'P(?!500S00)(?P<person>\d{3})S(?P<outfit>\d{2})G\d{2}B\d{2}H\d{2}UC\d{6}LC\d{6}'
                r'A(?P<action>\d{3})R\d_\d{8}_(?P<last>\d+)_bbx')
 _UAV_TOLD = ('pid', 'action', 'last')
 
@@ -369,7 +369,9 @@ UAV_HUMAN = FolderSet('uav-human', 'UAV-Human', ('UAVHuman', 'uavhuman', 'uav-hu
      _uav_folder('bounding_box_test', 'gallery', f'{_UAV_PERSON}|D.+_bbx')),
     annotations=('bounding_box_train', 'query', 'bounding_box_test'), after_reading=_uav_cameras,
     before_writing=_uav_names, columns_of=_uav_columns, told=_UAV_TOLD,
-    remedies={r'\d{5}\.jpg': 'these are files of the competition, whose names tell no identity; get those with names '
+    remedies={r'P500S00.+': f'person 500 in outfit 00 would have the number of distractors, {UAV_DISTRACTOR}; move '
+                            'these images away',
+              r'\d{5}\.jpg': 'these are files of the competition, whose names tell no identity; get those with names '
                              'such as the expected one, or read the training images alone: subsets=train'})
 
 

@@ -310,5 +310,5 @@ def predictions_text(table:'pd.DataFrame', # From `predictions_table`
         blocks.append('\n'.join(said))
     counts = ', '.join(f'{n} {verdict}' for verdict, n in table.verdict.value_counts().items())
     lost = int((table.verdict != table.after_holm).sum())
-    counts += f'; after Holm {lost} of them become open' if lost else '; after Holm the same'
+    counts += f'; after Holm {lost} of the held are open' if lost else '; after Holm the same'
     return '\n\n'.join([*blocks, f'{len(table)} predictions: {counts}', textwrap.fill(LEGEND, width)])

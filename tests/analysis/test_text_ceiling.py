@@ -35,7 +35,10 @@ def by_hand(scores):
 def test_ceiling_and_rivals_by_hand():
     "The first caption fits its image best; the second fits an image of another person as its own do on average"
     found = by_hand([[3, 1, 0, 2], [1, 3, 1, 2]])
-    assert text_ceiling(found) == dict(R1=100., mAP=pytest.approx(100*(1 + np.mean([1, 2/3]))/2, abs=9))
+    scores = text_ceiling(found)
+    assert scores["R1"] == 100.
+    aps = (1 + 2/3)/2, (1 + 2/4)/2      # the second right image is third or fourth, as the order of equal ones is
+    assert any(scores["mAP"] == pytest.approx(100*(1 + ap)/2) for ap in aps)
     assert found.others.tolist() == [0., .5]            # own mean 2; of images 0 and 3 the second has 2
     assert rivals_in_batch(found, 5) == pytest.approx(4*.25)
 

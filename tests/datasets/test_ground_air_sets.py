@@ -218,6 +218,8 @@ def test_faults_of_uav_human(uav):
     assert "files of the competition, whose names tell no identity" in error("uav-human", uav, subsets="query")
     (train/f"D001S00{CODES}A000R0_08301009_00001_bbx.jpg").unlink()
     assert set(load_dataset("uav-human", uav, subsets="train")["split"]) == {"train"}   # the remedy
+    picture(train/f"P500S00{CODES}A000R0_08301009_0001_bbx.jpg")
+    assert "person 500 in outfit 00 would have the number of distractors" in error("uav-human", uav, subsets="train")
     (uav/"bounding_box_test").rename(uav/"gallery")
     assert "the folder 'bounding_box_test' is missing" in error("uav-human", uav, skip=True, subsets="gallery")
 

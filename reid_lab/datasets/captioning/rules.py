@@ -32,7 +32,7 @@ from reid_lab.datasets.captioning.traces import (
 )
 from ...world.captions import CONFUSED, mentionable
 from ...world.people import COLOURS, HAIR, NEEDS, PARTS, WARDROBE
-from ...world.world import World
+from ...world.world import World, image_number
 
 # %% ../../../nbs/07_datasets/95_captioning/20_rules.ipynb #8a53491c
 PARENT = dict(hair_colour='hair', upper_colour='upper', sleeve='upper', pattern='upper',
@@ -109,7 +109,7 @@ def truth_of(world:World, # The table's
     path:str, # In the table
     ) -> Truth:
     "What can be said about one image of a World"
-    item, shown = world.plan.items[int(path[-11:-4])], world.again(path)
+    item, shown = world.plan.items[image_number(path)], world.again(path)
     person, action, facing = item.seen, item.shot.action, _facing(item.shot.yaw)
     there = _attributes(person, action, facing)
     known = mentionable(person, shown.visible, facing) | {'action', 'facing'}
