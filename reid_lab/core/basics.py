@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['MOST_CHOICES', 'LAST_SEED', 'DEVICES', 'check_choice', 'as_list', 'check_whole', 'check_number', 'check_function',
-           'check_record', 'check_fields', 'warn_caller', 'extra_library', 'OnUse', 'late_library', 'stream',
-           'torch_stream', 'seed_everything', 'sensible_threads', 'check_device', 'pick_device', 'uses_gpu', 'checkout',
-           'project_root', 'cache_dir', 'dataset_root', 'results_file', 'live_widgets', 'unit_norm', 'common_scale']
+           'check_record', 'named_fields', 'check_fields', 'warn_caller', 'extra_library', 'OnUse', 'late_library',
+           'stream', 'torch_stream', 'seed_everything', 'sensible_threads', 'check_device', 'pick_device', 'uses_gpu',
+           'checkout', 'project_root', 'cache_dir', 'dataset_root', 'results_file', 'live_widgets', 'unit_norm',
+           'common_scale']
 
 # %% ../../nbs/00_core/10_basics.ipynb #9ea05ff2
 import numbers
@@ -112,6 +113,23 @@ def check_record(name:str, # Of the argument
     raise TypeError(f"{name}={reprlib.repr(value)} is of type {type(value).__name__}, and {name} takes the "
                     f"record {record.__name__} with the fields {', '.join(names)}; write "
                     f"{name}={record.__name__}({', '.join(shown)})")
+
+
+def named_fields(record:type[_T], # A dataclass, which this decorates
+    ) -> type[_T]: # The same
+    "Refuse a keyword that is no field with a `ValueError` that lists the fields and the nearest one"
+    import dataclasses
+    import functools
+    names = [field.name for field in dataclasses.fields(record) if field.init]
+    init = record.__init__
+
+    @functools.wraps(init)
+    def checked(self, *values, **given):
+        for name in given: check_choice(f'field of {record.__name__}', name, names)
+        init(self, *values, **given)
+
+    record.__init__ = checked
+    return record
 
 # %% ../../nbs/00_core/10_basics.ipynb #37ebd9a6
 def _is_truth(value): return isinstance(value, bool) or type(value).__name__ == 'bool_' # of numpy, not imported here

@@ -9,7 +9,7 @@ __all__ = ['FIRST_VALIDATION', 'ShiftTrial', 'strengths', 'try_cameras']
 import time
 from dataclasses import dataclass, replace
 
-from ..core.basics import check_choice, check_number, check_whole
+from ..core.basics import check_choice, check_number, check_whole, named_fields
 from reid_lab.datasets.protocols.cameras import (
     OTHER_NETWORK,
     SCENES,
@@ -24,12 +24,13 @@ from .dart3 import METHODS, PAPER, Evaluation, over_cameras, score_settings
 from .reid import reid_settings, train_reid
 from ..results.validity import gap_closed, no_share_of, share_kept
 from ..world.plan import PRESETS
-from ..world.shifts import CameraShifts
+from ..world.shifts import ALIKE, CameraShifts
 
 # %% ../../nbs/14_recipes/27_camera_shifts.ipynb #4e24eb7e
 FIRST_VALIDATION = 1000     # seeds from here on are for choosing; those below are tested once
 
 
+@named_fields
 @dataclass(frozen=True)
 class ShiftTrial:
     "Cameras of one World that are tried"
@@ -64,7 +65,7 @@ class ShiftTrial:
 def strengths(text:str, # `alike`, or kinds and strengths such as `crop=.5,facing=1`
     ) -> CameraShifts:
     "Camera shifts from their text"
-    if text == 'alike': return CameraShifts()
+    if text == ALIKE: return CameraShifts()
     found = {}
     for part in text.split(','):
         kind, equals, strength = (piece.strip() for piece in part.partition('='))

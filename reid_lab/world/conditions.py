@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ..core.basics import check_number, check_record, check_whole, stream
+from ..core.basics import check_number, check_record, check_whole, named_fields, stream
 from .bodies import Shot
 from .people import PARTS, Person, change_accessories, sample_person
 from .places import ISP, Camera, Occluder, develop
@@ -27,6 +27,7 @@ CONDITIONS_VERSION = 1 # of all that this module draws. Raise it with a change t
 MOST_OUTFITS, MOST_FRAMES = 8, 64
 
 
+@named_fields
 @dataclass(frozen=True)
 class Conditions:
     "What makes a World harder than one day, one spectrum, a free view and single images"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.basics import check_choice, check_whole, stream
+from ..core.basics import check_choice, check_whole, named_fields, stream
 from ..core.old_names import gathered
 from .bodies import Shot
 from .people import Person, change_accessories, random_skew, sample_people
@@ -185,6 +185,7 @@ def sample_shot(rng:np.random.Generator, # Of this image
                 seed=int(rng.integers(2**31)))
 
 # %% ../../nbs/03_world/60_plan.ipynb #60169e1a
+@named_fields
 @dataclass(frozen=True)
 class Group:
     "Some identities, seen by some cameras"
@@ -202,6 +203,7 @@ class Group:
     choosy:float = 0. # 0: every camera sees all identities; larger: each sees mostly dark or mostly light clothes
 
 
+@named_fields
 @dataclass(frozen=True)
 class Options:
     "All other settings that affect pixels"
@@ -217,6 +219,7 @@ class Options:
     drift:float = 1. # factor of the drift of cameras
 
 # %% ../../nbs/03_world/60_plan.ipynb #3dd0fbb5
+@named_fields
 @dataclass(frozen=True)
 class Wording:
     "Settings of captions, without effect on pixels"
@@ -227,6 +230,7 @@ class Wording:
     level:str = 'shot' # 'shot': visible attributes; 'identity': all attributes
 
 # %% ../../nbs/03_world/60_plan.ipynb #84906071
+@named_fields
 @dataclass(frozen=True)
 class CameraCounts:
     "Cameras of either domain of `text_groups`"

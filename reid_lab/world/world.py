@@ -167,7 +167,7 @@ class World:
         backend:str='auto', # See `render`; without effect on the images
         n_jobs:int=None, # Processes for rendering; default: one per core for large worlds, else 1
         groups:Sequence[Group]=None, # Instead of the preset's
-        cameras:str | CameraShifts='', # Key of `CAMERA_MIXES`, or strengths; empty: cameras by `severity`
+        cameras:str | CameraShifts='', # Key of `CAMERA_MIXES`, `alike`, or strengths; empty: cameras by `severity`
         **overrides:Any, # Fields of `Options`, `Wording` and `Conditions`
         ) -> None:
         usual = PRESETS[check_choice('preset', preset, PRESETS)]
@@ -222,9 +222,20 @@ class World:
         "Folder of this world's images"
         return self.cache/self.key
 
-    def __repr__(self):
+    _n_rows = None # of the table, once it was made
+
+    def _images_in_words(self):
+        "How many images there are; cameras that see people of their own leave out the others"
         n = sum(g.ids*g.shots for g in self.groups)*self.conditions.track
-        return f"World({self.kind}, {self.task}, seed {self.seed}: {n} images {self.options.size})"
+        size = self.options.size
+        if not (self.cameras and self.cameras.passers): return f'{n} images {size}'
+        why = f'people whom a camera does not see, passers={self.cameras.passers:g}'
+        seen = len(self.plan.items) if 'plan' in vars(self) else self._n_rows
+        if seen is None: return f'at most {n} images {size}; left out: {why}'
+        return f'{seen} of {n} images {size}; left out: {why}'
+
+    def __repr__(self):
+        return f"World({self.kind}, {self.task}, seed {self.seed}: {self._images_in_words()})"
 
 # %% ../../nbs/03_world/70_world.ipynb #7b61d8c0
 def _render_chunk(items, options, backend): # -> images (n,H,W,3), areas (n,2,parts): fractions and pixels
@@ -468,6 +479,7 @@ def table(self:World) -> ReidTable: # All rows; also facing, action, time, famil
     frame = pd.DataFrame(json.loads((folder/'table.json').read_text()))
     frame['attrs'] = [dict(zip(ATTRIBUTES, v)) for v in frame['attrs']]
     frame['captions'] = _cached_captions(self, folder)
+    self._n_rows = len(frame)
     name = f'world {self.kind} {self.task} seed {self.seed}'
     table = ReidTable(frame, folder, Reader(folder), name=name)
     # facing and the like are known of rendered images only, and stay out of features

@@ -1,13 +1,17 @@
 "Cameras of strengths of their own: off to the byte, each kind alone, further with its strength"
 import hashlib
 import json
-from dataclasses import asdict, replace
+import re
+from ast import literal_eval
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
+from reid_lab.datasets.protocols.cameras import Scene
+from reid_lab.recipes.camera_shifts import ShiftTrial
 from reid_lab.world.conditions import ConditionedPlan, Conditions
-from reid_lab.world.plan import PRESETS, Options, Plan, reid_groups
+from reid_lab.world.plan import PRESETS, CameraCounts, Group, Options, Plan, Wording, reid_groups
 from reid_lab.world.shifts import (
     CAMERA_MIXES,
     SHIFTS,
@@ -87,11 +91,50 @@ def test_strengths_that_differ_have_names_that_differ(cache):
         [CameraShifts(crop=s) for s in strengths]
 
 
-def test_without_mixes_no_empty_list_of_names_is_shown(monkeypatch, cache):
-    monkeypatch.setattr("reid_lab.world.shifts.CAMERA_MIXES", {})
-    for cameras in ("alike", 3):
-        with pytest.raises(ValueError) as error: world(cache, cameras=cameras)
-        assert "[]" not in str(error.value) and "CameraShifts(" in str(error.value)
+def test_every_choice_that_the_error_names_is_taken(cache):
+    with pytest.raises(ValueError) as error: world(cache, cameras="outdoors")
+    named = literal_eval(re.search(r"\[.*?\]", str(error.value))[0])
+    assert named == [*CAMERA_MIXES, "alike"]
+    assert [world(cache, cameras=name).name for name in named] == [f"world-smoke+{name}" for name in named]
+
+
+def test_cameras_alike_are_those_without_a_strength(cache):
+    assert camera_shifts("alike") == CameraShifts()
+    assert world(cache, cameras="alike").key == world(cache, cameras=CameraShifts()).key
+
+
+def test_a_world_explains_its_two_numbers_of_images(tmp_path):
+    made = world(tmp_path, cameras=CameraShifts(passers=1))
+    planned = sum(group.ids*group.shots for group in FEW)
+    why = "left out: people whom a camera does not see, passers=1)"
+    assert repr(made) == f"World(smoke+passers1, reid, seed 0: at most {planned} images (64, 32); {why}"
+    n = len(made.table())
+    assert 0 < n < planned
+    assert repr(made) == f"World(smoke+passers1, reid, seed 0: {n} of {planned} images (64, 32); {why}"
+    again = world(tmp_path, cameras=CameraShifts(passers=1))     # from the cache, without a plan
+    again.table()
+    assert "plan" not in vars(again) and repr(again) == repr(made)
+    tracks = world(tmp_path, cameras=CameraShifts(passers=1), track=2)
+    assert repr(tracks).count(f"{2*planned} images") == 1 and len(tracks.plan.items) == 2*n
+    assert f"{2*n} of {2*planned} images" in repr(tracks)
+    whole = world(tmp_path, cameras=CameraShifts(crop=1))
+    assert repr(whole) == f"World(smoke+crop1, reid, seed 0: {planned} images (64, 32))"
+    assert len(whole.plan.items) == planned
+
+
+RECORDS = {CameraShifts: dict(croping=.5), Conditions: dict(outfit=2), Options: dict(super_sample=1),
+           Wording: dict(granularty="fine"), Group: dict(first_camera=1), CameraCounts: dict(reall=3),
+           Scene: dict(driftt=0.), ShiftTrial: dict(presett="smoke")}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_a_record_names_its_fields_where_a_keyword_is_none(record):
+    (wrong, value), names = next(iter(RECORDS[record].items())), [field.name for field in fields(record)]
+    with pytest.raises(ValueError, match=f"field of {record.__name__}='{wrong}'.*Did you mean") as error:
+        record(**{wrong: value})
+    assert str(names) in str(error.value)
+    with pytest.raises(ValueError, match="field of CameraShifts='people'"): CameraShifts(people=.5)
+    with pytest.raises(ValueError, match="field of CameraShifts='people'"): replace(CameraShifts(), people=.5)
 
 
 def test_a_mix_is_its_strengths(cache):
@@ -102,8 +145,9 @@ def test_a_mix_is_its_strengths(cache):
 
 
 @pytest.mark.parametrize("kw,message", [
-    (dict(cameras="outdoors"), "cameras='outdoors'"), (dict(cameras=3), "cameras=3 must be a name"),
-    (dict(cameras="alike"), r"cameras='alike' is not known.*CameraShifts\(\) has cameras that differ in nothing"),
+    (dict(cameras="outdoors"), r"cameras='outdoors' is not known; choose one of \['views', 'alike'\]"),
+    (dict(cameras=3), r"cameras=3 must be a name of \['views', 'alike'\]"),
+    (dict(cameras="alyke"), "Did you mean 'alike'"),
     (dict(cameras="outdoors"), "CameraShifts\\(colour=.5, crop=.5\\).*or '' for cameras by severity"),
     (dict(cameras=CameraShifts(), severity=.4), "severity=0.4 belongs to cameras by severity"),
     (dict(cameras=CameraShifts(), drift=2), "drift=2 belongs to cameras by severity"),

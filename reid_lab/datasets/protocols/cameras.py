@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.basics import check_choice, check_number, stream
+from ...core.basics import check_choice, check_number, named_fields, stream
 from ...data.table import ReidTable
 from ..registry import DATASETS, load_as_in_papers
 from ...world.plan import PRESETS
@@ -109,13 +109,14 @@ def new_network(source:ReidTable, # Trained on, all cameras
                 cams=_cameras_in(q), seen=_cameras_in(train), same=same)
 
 # %% ../../../nbs/07_datasets/90_protocols/10_cameras.ipynb #957c4cc6
+@named_fields
 @dataclass(frozen=True)
 class Scene:
     "How queries come in"
     drift: float  # Of the light, over the day
     choosy: float  # How far each new camera sees identities of its own kind
     order: str  # Of `ORDERS`
-    cameras: str | CameraShifts = ''  # Key of `CAMERA_MIXES`, or strengths; empty: cameras by severity
+    cameras: str | CameraShifts = ''  # Key of `CAMERA_MIXES`, `alike`, or strengths; empty: cameras by severity
     title: str = ''  # Of a scene without a name
 
     def __str__(self): return self.title or str(self.cameras)
