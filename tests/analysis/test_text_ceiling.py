@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from reid_lab.analysis.failures import caption_facts
-from reid_lab.analysis.text_ceiling import Agreement, agreement, rivals_in_batch, text_ceiling
+from reid_lab.analysis.text_ceiling import Agreement, agreement, rivals_in_batch, rivals_of_batches, text_ceiling
 from reid_lab.datasets.image_sets import tiny_table
 from reid_lab.world.world import World
 
@@ -41,6 +41,19 @@ def test_ceiling_and_rivals_by_hand():
     assert any(scores["mAP"] == pytest.approx(100*(1 + ap)/2) for ap in aps)
     assert found.others.tolist() == [0., .5]            # own mean 2; of images 0 and 3 the second has 2
     assert rivals_in_batch(found, 5) == pytest.approx(4*.25)
+
+
+def test_rivals_of_batches_by_hand():
+    "Captions of people 0, 1 and 2 with images 0, 1 and 3; what another person's image fits, in the same batch only"
+    found = Agreement(np.array([[3, 2, 0, 3], [1, 3, 1, 2], [0, 4, 9, 1]], np.float32), np.array([0, 1, 2]),
+                      np.array([0, 1, 1, 2]), np.array([3, 3, 3]))
+    image = np.array([0, 1, 3])
+    def count(*batches, **how): return rivals_of_batches(found, image, [np.array(b) for b in batches], **how)
+    assert count([0, 1, 2]) == pytest.approx(2/3)               # image 3 for caption 0, image 1 for caption 2
+    assert count([0, 1, 2], within=1) == pytest.approx(5/3)     # and 1 for 0, 3 for 1, 0 for 2
+    assert count([0, 2], [1, 0]) == .25 and count([1]) == 0
+    with pytest.raises(ValueError, match="holds no batch"): count()
+    with pytest.raises(ValueError, match="within=-1"): count([0, 1], within=-1)
 
 
 def test_equal_images_are_in_a_random_order():

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from reid_lab.data.augment import AUGMENT
 from reid_lab.data.loaders import (
     Batches,
+    FamilyOrder,
     FreeOrder,
     Loading,
     ModalityOrder,
@@ -150,6 +151,41 @@ def test_epochs_in_free_order():
     with pytest.raises(ValueError, match="n_processes=2 share.*keep_last"):
         Batches(table(n=12), 4, unit="caption", sampler=FreeOrder(keep_last=True), part=Share(n_processes=2))
     with pytest.raises(ValueError, match="per_id=-1"): FreeOrder(-1)
+
+
+def families(sizes, images):
+    "Rows of people in families of these sizes, those of one alone; `images` of everybody"
+    first = np.cumsum([0, *sizes[:-1]])
+    family = np.concatenate([np.full(n, number if n > 1 else -1) for number, n in zip(first, sizes)])
+    return pd.DataFrame(dict(pid=np.repeat(np.arange(sum(sizes)), images), family=np.repeat(family, images)))
+
+
+@pytest.mark.parametrize("sizes, images, size", [([3, 1, 4, 1, 2, 1, 3, 1], 3, 8), ([2]*10, 2, 7), ([1]*9, 4, 4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_families_stay_together(sizes, images, size, seed):
+    "Everybody once a batch, no sample twice, and only the ends of the batches divide a family"
+    frame = families(sizes, images)
+    batches = FamilyOrder()(frame, size, np.random.default_rng(seed))
+    rows = np.concatenate(batches)
+    assert len(batches) == images*(sum(sizes)//size) and len(set(rows)) == len(rows)
+    for batch in batches:
+        people = frame.iloc[batch]
+        assert len(batch) == size == people.pid.nunique()
+        there = people.family[people.family >= 0].value_counts()
+        divided = sum(n < sizes[list(np.cumsum([0, *sizes])).index(number)] for number, n in there.items())
+        assert divided <= 2
+
+
+def test_families_of_every_epoch_and_of_nobody():
+    "Another order in each epoch; a table without families, or with too few people, is refused with what to do"
+    frame = families([3, 1, 2, 2], 2)
+    first, second = (FamilyOrder()(frame, 4, np.random.default_rng(n)) for n in (0, 1))
+    assert not np.array_equal(first, second)
+    holes = frame.assign(family=np.where(frame.family < 0, np.nan, frame.family))
+    assert np.array_equal(first, FamilyOrder()(holes, 4, np.random.default_rng(0)))
+    with pytest.raises(ValueError, match="no column 'family'.*batches='random'"):
+        Batches(table(), 6, sampler=FamilyOrder()).order(0)
+    with pytest.raises(ValueError, match="use at most 8"): FamilyOrder()(frame, 9, np.random.default_rng(0))
 
 
 def test_processes_share_a_batch_without_overlap():

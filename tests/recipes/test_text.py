@@ -113,6 +113,28 @@ def test_batches_end_with_their_longest_caption_and_are_masked(fine):
     assert "gs_loss" in left_out.log[-1]
 
 
+def test_batches_of_families(fine):
+    "Look-alikes come together; data without families, and what speaks of other batches, are refused"
+    family = fine.where(split="train").frame.family.to_numpy()
+    def together(batches):
+        s = text_settings("smoke", batches=batches)
+        loader = text_batches(fine, s, new_text_model(fine, s))
+        assert all(len(b) == s.batch_size for b in loader.order(0))
+        shown = [family[loader.rows[b]] for epoch in range(4) for b in loader.order(epoch)]
+        return np.mean([(f[f >= 0][:, None] == f[f >= 0]).sum() - (f >= 0).sum() for f in shown])
+    assert together("families") > 1.5*together("random")
+    done = train_text(fine, "smoke", quiet=True, batches="families", steps=2)
+    assert done.key["batches"] == "families" and done.images == 32
+    on_disk = fine.assign(family=None)
+    on_disk.frame = on_disk.frame.drop(columns="family")
+    with pytest.raises(ValueError, match="no column 'family'.*batches='random'"):
+        train_text(on_disk, "smoke", quiet=True, batches="families")
+    with pytest.raises(ValueError, match="batches='alike' is not known"): text_settings("smoke", batches="alike")
+    for given in (dict(per_id=2), dict(keep_last=True)):
+        with pytest.raises(ValueError, match="leave per_id and keep_last out"):
+            text_settings("smoke", batches="families", **given)
+
+
 @pytest.mark.parametrize("optimiser", ["adamw", "adam"])
 def test_every_parameter_has_its_rate(optimiser, fine):
     s = text_settings("smoke", optimiser=optimiser, lr=1e-3, new_mult=5., bias_mult=2.)
@@ -132,7 +154,8 @@ def test_keys_tell_trainings_apart(fine):
         s = text_settings("smoke", **kw)
         return json.dumps(text_key(table, s, seed, text_tokenizer(table, s)), sort_keys=True)
     keys = [key(), key(load_setting("coarse", "smoke")), key(seed=1), key(mask=0.), key(lr=1e-4), key(vocab=300),
-            key(model_kw=(("losses", "gs"),)), key(model="irra_tiny")]
+            key(model_kw=(("losses", "gs"),)), key(model="irra_tiny"), key(batches="families")]
+    assert "batches" not in json.loads(key(batches="random"))       # as in keys of earlier versions
     assert len(set(keys)) == len(keys) and key() == keys[0]
 
 
