@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['METHODS', 'PAPER', 'STUDIES', 'BIAS', 'SOURCES', 'SCORES', 'Method', 'Evaluation', 'as_in_paper', 'applies',
-           'applicable', 'score_method', 'score_settings', 'over_cameras', 'trained_source', 'source_title',
-           'source_settings', 'trained_on', 'run_study', 'stored_row', 'of_paper', 'printed_tables']
+           'applicable', 'score_method', 'score_settings', 'over_cameras', 'hub_notes', 'trained_source',
+           'source_title', 'source_settings', 'trained_on', 'run_study', 'stored_row', 'of_paper', 'printed_tables']
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #261d2b47
 import json
@@ -54,6 +54,7 @@ from ..tta.base import ImageStream, NoAdapt, influential
 from ..tta.camera_norm import CameraNorm
 from ..tta.dart3 import RECIPE_LITE, Dart3, Dart3Lite
 from ..tta.gradient import Temp, Tent
+from ..tta.hubs import Hubs, hub_share
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #d2e872aa
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def score_method(make:Callable, # Without arguments -> `TTA`
     cams:Sequence[int] | None=None, # Cameras to score; default: those of the case
     continual:bool=False, # All cameras in one stream, without starting anew
     bias:bool=False, # Also NMI with cameras and identities (slow for many), and whether uncertainty indicates errors
-    ) -> pd.DataFrame: # cam, n_query, R1, mAP, mINP, ms_per_query; with `bias` those of `BIAS`
+    ) -> pd.DataFrame: # cam, n_query, R1, mAP, mINP, hub (see `hub_share`), ms_per_query; with `bias` those of `BIAS`
     "Scores of one method, camera by camera"
     def has_match(cam): return np.isin(ev.q.pid[ev.q.cam == cam], ev.g.pid[ev.g.cam != cam]).any()
 
@@ -239,8 +240,9 @@ def score_method(make:Callable, # Without arguments -> `TTA`
         ms = 1e3*(time.perf_counter() - start)/len(part)
         q, g = part.q.with_emb(queries), ev.g.with_emb(gallery)
         for row in per_camera(q, g, 'euclidean').to_dict('records'):
-            row['ms_per_query'] = ms
-            if bias: row |= _error_aurocs(q.where(cam=row['cam']), g)
+            of_camera = q.where(cam=row['cam'])
+            row |= dict(hub=hub_share(of_camera.emb, g.emb), ms_per_query=ms)
+            if bias: row |= _error_aurocs(of_camera, g)
             rows.append(row)
         scored += [q, g[np.isin(g.cam, q.cam)]]
     frame = pd.DataFrame(rows)
@@ -279,10 +281,29 @@ def over_cameras(frame:pd.DataFrame, # From `score_settings`; other columns than
         return weighted_mean(known[metric], known.n_query) if len(known) else float('nan')
 
     def of_run(rows):
-        return pd.Series({metric: mean(rows,
-                                       metric) for metric in metrics} | dict(n_query=rows.n_query.sum()))
+        means = {metric: mean(rows, metric) for metric in metrics}
+        return pd.Series(means | dict(n_query=rows.n_query.sum()))
 
     return frame.groupby(list(by), sort=False)[[*metrics, 'n_query']].apply(of_run).reset_index()
+
+# %% ../../nbs/14_recipes/25_dart3.ipynb #25hub1
+def hub_notes(frame:pd.DataFrame, # From `score_settings`, with `seed`
+    base:str='No adaptation', # Variant that hubs are compared with
+    ) -> list[str]: # A sentence a variant whose hubs grew; none without rows of the base
+    "Which methods drew the queries of which cameras to a few images"
+    where = ['seed', 'cam']
+    if 'hub' not in frame: return []    # rows of an earlier version
+    before = frame[frame.variant == base].set_index(where).hub
+    notes = []
+    for variant, rows in frame[frame.variant != base].groupby('variant', sort=False):
+        hubs = {(r.seed, r.cam): Hubs(before[r.seed, r.cam], r.hub, int(r.n_query))
+                for r in rows.itertuples() if (r.seed, r.cam) in before.index}
+        grew = {at: one for at, one in hubs.items() if one.grew}
+        if not grew: continue
+        (seed, cam), worst = max(grew.items(), key=lambda pair: pair[1].after)
+        notes.append(f'{variant} draws the queries of {len(grew)} of {len(hubs)} cameras (over all seeds) to a few images. '
+                     f'Most on camera {cam} of seed {seed}: {worst}.')
+    return notes
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #6c11079b
 def trained_source(model:str, # Parameter `model` of an experiment

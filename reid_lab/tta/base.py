@@ -26,6 +26,7 @@ from ..retrieval.embeddings import Embeddings, embed_images, encode_images, imag
 from ..retrieval.protocols import Protocol
 from ..retrieval.scores import scores_of
 from ..retrieval.sides import one_model, one_numbering
+from .hubs import Hubs, hub_share, warn_of_hubs
 
 # %% ../../nbs/10_tta/10_base.ipynb #1c00680a
 class FeatureStream:
@@ -241,7 +242,10 @@ def _is_method(method):
 
 
 def _both_adapted(method, q, g, features):
-    "Embeddings of queries and gallery with the features that a method returned"
+    "Embeddings of queries and gallery with the features that a method returned; a warning if it drew queries together"
+    if method.collect_params():
+        before, after = hub_share(unit_norm(q.emb), unit_norm(g.emb)), hub_share(*features)
+        warn_of_hubs(type(method).__name__, Hubs(before, after, len(q)))
     return tuple(e.with_emb(x.cpu(), adapted=type(method).__name__) for e, x in zip((q, g), features))
 
 
