@@ -40,8 +40,8 @@ class Hubs:
     @property
     def grew(self) -> bool:
         "Whether so many more queries agree that the adaptation should be doubted"
-        agree = round(self.after*self.n_query)
-        return agree >= FEWEST and self.after >= GROWTH*self.before
+        before, after = (round(share*self.n_query) for share in (self.before, self.after))
+        return after >= FEWEST and after >= GROWTH*before
 
     def __str__(self):
         return (f'{100*self.after:.0f} % of {self.n_query} queries have the same nearest gallery image, '
