@@ -301,7 +301,8 @@ def hub_notes(frame:pd.DataFrame, # From `score_settings`, with `seed`
         grew = {at: one for at, one in hubs.items() if one.grew}
         if not grew: continue
         (seed, cam), worst = max(grew.items(), key=lambda pair: pair[1].after)
-        notes.append(f'{variant} draws the queries of {len(grew)} of {len(hubs)} cameras (over all seeds) to a few images. '
+        notes.append(f'{variant} draws the queries of {len(grew)} of {len(hubs)} cameras (of all seeds) '
+                     'to a few images. '
                      f'Most on camera {cam} of seed {seed}: {worst}.')
     return notes
 

@@ -31,8 +31,9 @@ def test_a_naive_count(seed):
 
 
 def test_nothing_to_count():
-    with pytest.raises(ValueError, match="0 queries and 3 gallery images"): hub_share(torch.zeros(0, 4), torch.zeros(3, 4))
-    with pytest.raises(ValueError, match="rows=0"): hub_share(torch.zeros(1, 4), torch.zeros(3, 4), rows=0)
+    g = torch.zeros(3, 4)
+    with pytest.raises(ValueError, match="0 queries and 3 gallery images"): hub_share(torch.zeros(0, 4), g)
+    with pytest.raises(ValueError, match="rows=0"): hub_share(torch.zeros(1, 4), g, rows=0)
 
 
 def test_an_adaptation_that_collapses_is_told(sides):
@@ -44,14 +45,15 @@ def test_an_adaptation_that_collapses_is_told(sides):
 
 @pytest.mark.filterwarnings("error")
 def test_one_that_does_not_is_not(sides):
-    adapt_embeddings(Dart3Lite(lr=1e-4, batch_size=16), *sides)
-    adapt_embeddings(CameraNorm(), *sides)
+    before = hub_share(sides[0].emb, sides[1].emb)
+    for method in (Dart3Lite(lr=1e-4, batch_size=16), CameraNorm()):
+        q, g = adapt_embeddings(method, *sides)
+        assert not Hubs(before, hub_share(q.emb, g.emb), 40).grew
 
 
 def test_notes_of_a_run_name_the_worst_camera():
-    rows = [dict(seed=seed, cam=8, variant=variant, n_query=100, hub=hub) for seed, variant, hub in
-            ((0, "No adaptation", .02), (1, "No adaptation", .04), (0, "DART3", .09), (1, "DART3", .3), (1, "TEMP", .04))]
-    frame = pd.DataFrame(rows)
+    shares = ((0, "No adaptation", .02), (1, "No adaptation", .04), (0, "DART3", .09), (1, "DART3", .3), (1, "TEMP", .04))
+    frame = pd.DataFrame(shares, columns=["seed", "variant", "hub"]).assign(cam=8, n_query=100)
     (note,) = hub_notes(frame)
     assert note.startswith("DART3 draws the queries of 2 of 2 cameras") and "camera 8 of seed 1: 30 % of 100" in note
     assert hub_notes(frame[frame.variant != "No adaptation"]) == hub_notes(frame.drop(columns="hub")) == []
