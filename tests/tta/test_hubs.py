@@ -52,7 +52,8 @@ def test_one_that_does_not_is_not(sides):
 
 
 def test_notes_of_a_run_name_the_worst_camera():
-    shares = ((0, "No adaptation", .02), (1, "No adaptation", .04), (0, "DART3", .09), (1, "DART3", .3), (1, "TEMP", .04))
+    shares = ((0, "No adaptation", .02), (1, "No adaptation", .04), (0, "DART3", .09), (1, "DART3", .3),
+              (1, "TEMP", .04))
     frame = pd.DataFrame(shares, columns=["seed", "variant", "hub"]).assign(cam=8, n_query=100)
     (note,) = hub_notes(frame)
     assert note.startswith("DART3 draws the queries of 2 of 2 cameras") and "camera 8 of seed 1: 30 % of 100" in note
