@@ -25,6 +25,7 @@ from . import image, modality, text
 # %% ../../nbs/02_losses/51_added.ipynb #1fd24fd9
 FEATURES = dict( # What the parameters of a loss may be called; features are those of the whole batch
     emb='(B,D) features of images: of an image model those that are searched with, else `img`',
+    before='(B,D) features of images before the BatchNorm neck; of the families `bot` and `agw`',
     img='(B,D) features of images that captions are compared with; of models that read captions',
     txt='(B,D) features of captions, row i belongs to image i; of models that read captions',
     pid='(B,) identities',
@@ -36,7 +37,8 @@ FEATURES = dict( # What the parameters of a loss may be called; features are tho
 
 LOSSES = Registry('loss', dict(itc=text.itc, sdm=text.sdm, triplet=image.triplet, circle=image.circle,
                                 weighted_triplet=image.weighted_triplet,
-                                hetero_center=modality.hetero_center)) # By name, each with the module it is from
+                                hetero_center=modality.hetero_center,
+                                hetero_center_before=modality.hetero_center_before)) # By name, each with the module it is from
 
 
 def _parameters(function):
@@ -243,7 +245,7 @@ def _value(loss, features):
 def with_added_losses(model:torch.nn.Module, # With a tuple of `AddedLoss` in `added_losses`, or without
     out:dict, # Its outputs
     batch:dict, # With what there is of `pid`, `label` and `cam`
-    **features:torch.Tensor, # `emb`, or `img` and `txt`: rows of this process; losses see those of all
+    **features:torch.Tensor, # `emb` and `before`, or `img` and `txt`: rows of this process; losses see those of all
     ) -> dict: # The outputs and a term for each loss
     "Add further losses to the outputs of a model"
     losses = getattr(model, 'added_losses', ())

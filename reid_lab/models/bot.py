@@ -97,7 +97,7 @@ class BoT(nn.Module):
         id_loss = image_losses.label_smoothing(self.classify(after), batch['label'], self.smoothing)
         emb = after if self.feature == 'after' else before
         out = dict(id_loss=id_loss, **self.metric_losses(before, after, batch), emb=emb)
-        return with_added_losses(self, out, batch, emb=emb)
+        return with_added_losses(self, out, batch, emb=emb, before=before)
 
 # %% ../../nbs/05_models/15_bot.ipynb #dacd2d57
 CENTER_RATE = .5 # of the released program

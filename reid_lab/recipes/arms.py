@@ -62,6 +62,7 @@ class Arm:
     scheme: Callable = plain_scheme     # training rows, settings -> `Scheme`
     score: Callable = score_features    # model, table, protocols, split -> protocol -> metrics
     lr: float = 3e-3            # peak rate at quick; at other presets that of the preset
+    of_bot: tuple = ()          # further (name, value) pairs of `model_kw` for models of the family `bot`
 
 
 START = Arm('Start alone (control)', train=(('steps', 0),))
@@ -147,7 +148,7 @@ def arm_settings(compared:Comparison, # Of which the setting is one
     if not MODELS[s.model].trains:
         raise ValueError(f"model={s.model!r} is not trained; give a model that is, such as model='bot_tiny'")
     if MODELS[s.model].family == 'bot' and 'model_kw' not in {**train, **own}:
-        s = replace(s, model_kw=s.model_kw + size.of_bot)
+        s = replace(s, model_kw=tuple(dict(s.model_kw + size.of_bot + arm.of_bot).items()))
     return s
 
 
@@ -218,8 +219,9 @@ def stored_row_of_arm(compared:Comparison, # Of which the setting is one
     ) -> dict: # Arguments of `Run.record`
     "The result row of one protocol"
     s, seen = arm_settings(compared, setting, preset, **(train or {})), int(row['images_seen'])
-    losses = compared.arms[setting['name']].losses
-    budget = dict(lr=s.lr, steps=s.steps, batch_size=s.batch_size, augment=s.augment, losses=losses)
+    arm = compared.arms[setting['name']]
+    of_model = {name: value for name, value in s.model_kw if name in dict(arm.of_bot)}
+    budget = dict(lr=s.lr, steps=s.steps, batch_size=s.batch_size, augment=s.augment, losses=arm.losses, **of_model)
     return dict(metrics={key: row[key] for key in KEYS}, setting=setting_of(setting, compared.titles, row['test']),
                 dataset=f"{dataset} {row['test']}", selection='last step' if seen else 'none', images_seen=seen,
                 seed=int(row['seed']), train_s=row['train_s'], test=row['test'], n_query=int(row['n_query']),

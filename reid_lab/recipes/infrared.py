@@ -20,13 +20,15 @@ def by_modality(rows:ReidTable, # That are trained on
     return Scheme(ModalityOrder(each), facts=(('modality_order', each),))
 
 
-_CENTRE, _CHANNEL = '2*hetero_center', (('augment', 'channel'),)
+_CENTRE, _BEHIND, _CHANNEL = '2*hetero_center_before', '2*hetero_center', (('augment', 'channel'),)
+_ALONE = (('metric', 'none'),)  # no other triplets
 INFRARED = comparison('infrared cameras', dict(
     plain=Arm('BoT'),
     order=Arm('+ modality order', scheme=by_modality),
-    centre=Arm('+ order, hetero-centre triplet', _CENTRE, scheme=by_modality),
+    centre=Arm('+ order, hetero-centre triplet', _BEHIND, scheme=by_modality),
+    before=Arm('+ order, hetero-centre triplet before the neck', _CENTRE, scheme=by_modality, of_bot=_ALONE),
     channel=Arm('+ order, channel augmentation', train=_CHANNEL, scheme=by_modality),
-    both=Arm('+ order, both', _CENTRE, _CHANNEL, by_modality)),
+    both=Arm('+ order, both', _CENTRE, _CHANNEL, by_modality, of_bot=_ALONE)),
     world=(('infrared', 2),), protocols=('llcm.i2v', 'llcm.v2i'), bases=('plain', 'order'),
     train=(('augment', 'bot'),))
 INFRARED_RATES = rates_of(INFRARED)

@@ -41,7 +41,8 @@ def the_registry(monkeypatch):
     "Names of one test are unknown to the next"
     for name in {*LOSSES}: monkeypatch.setitem(LOSSES, name, LOSSES[name])
     yield
-    for name in {*LOSSES} - {"itc", "sdm", "triplet", "weighted_triplet", "circle", "hetero_center"}: del LOSSES[name]
+    for name in {*LOSSES} - {"itc", "sdm", "triplet", "weighted_triplet", "circle", "hetero_center",
+                             "hetero_center_before"}: del LOSSES[name]
 
 
 @pytest.fixture(scope="module")

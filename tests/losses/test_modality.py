@@ -4,7 +4,7 @@ import torch
 from helpers.losses import assert_close, t64
 
 from reid_lab.losses.added import add_losses, added_losses
-from reid_lab.losses.modality import hetero_center, modality_centers
+from reid_lab.losses.modality import hetero_center, hetero_center_before, modality_centers
 from reid_lab.models.zoo import create_model
 
 FOUR = t64([[1, 0], [1, 2], [4, 0], [4, 4]]), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
@@ -77,3 +77,21 @@ def test_a_model_adds_it_to_its_own_losses_and_refuses_batches_without_modalitie
         model(batch)
     out = model(batch | dict(modality=torch.arange(8) % 2))
     assert_close(out["hetero_center_loss"], 2*hetero_center(out["emb"], batch["pid"], torch.arange(8) % 2, 1.).item())
+
+
+def test_it_acts_on_either_side_of_the_neck():
+    "Before it, `hetero_center_before` sees the pooled feature, which is not the one that is searched with"
+    torch.manual_seed(0)
+    model = create_model("bot_tiny", n_ids=2, size=(32, 16), metric="none")
+    add_losses(model, added_losses("2*hetero_center_before(margin=1.) + hetero_center(margin=1.)"))
+    modality = torch.arange(8) % 2
+    batch = dict(img=torch.rand(8, 3, 32, 16), pid=torch.arange(8)//4, label=torch.arange(8)//4, modality=modality)
+    out, (before, after) = model(batch), model.features(batch["img"])
+    assert {k for k in out if k.endswith("_loss")} == {"id_loss", "hetero_center_before_loss", "hetero_center_loss"}
+    by_loop = [naive(f.double(), batch["pid"], modality, 1.).item() for f in (before, after)]
+    assert_close(out["hetero_center_before_loss"], 2*by_loop[0], 1e-4)
+    assert_close(out["hetero_center_loss"], by_loop[1], 1e-4)
+    assert by_loop[0] != by_loop[1]
+    other = add_losses(create_model("transreid_tiny", n_ids=2), added_losses("hetero_center_before"))
+    with pytest.raises(ValueError, match="needs before, and this model and its batches have emb"):
+        other(batch | dict(img=torch.rand(8, 3, *other.size)))

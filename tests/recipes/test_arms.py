@@ -28,7 +28,7 @@ def test_arms_share_everything_but_what_they_name(study):
     assert base.weights == "" and base.start.endswith("world") and study.arms["start"] is START
     for name, arm in study.arms.items():
         s = arm_settings(study, dict(name=name))
-        named = {field for field, _ in arm.train} | {"added_losses"}
+        named = {field for field, _ in arm.train} | {"added_losses"} | ({"model_kw"} if arm.of_bot else set())
         differ = {f for f in vars(s) if getattr(s, f) != getattr(base, f)}
         assert differ <= named | ({"lr"} if arm.lr != study.arms[study.bases[0]].lr else set())
     assert arm_settings(study, dict(name="start")).steps == 0
@@ -38,9 +38,12 @@ def test_the_losses_and_orders_of_infrared():
     arms = STUDIES["infrared"].arms
     s = {name: arm_settings(STUDIES["infrared"], dict(name=name)) for name in arms}
     assert [n for n in arms if s[n].augment == "channel"] == ["channel", "both"]
-    assert [n for n in arms if s[n].added_losses] == ["centre", "both"] and s["both"].added_losses[0].weight == 2
+    losses = {n: str(*s[n].added_losses) for n in arms if s[n].added_losses}
+    at_neck, behind = "2*hetero_center_before", "2*hetero_center"
+    assert losses == dict(centre=behind, before=at_neck, both=at_neck)
+    assert {n: dict(s[n].model_kw)["metric"] for n in losses} == dict(centre="weighted", before="none", both="none")
     samplers = {n: arm.scheme(None, s[n]).sampler for n, arm in arms.items()}
-    assert [n for n in arms if isinstance(samplers[n], ModalityOrder)] == ["order", "centre", "channel", "both"]
+    assert [n for n in arms if isinstance(samplers[n], ModalityOrder)] == ["order", "centre", "before", "channel", "both"]
 
 
 def test_cal_begins_at_its_share_of_the_training():
@@ -63,7 +66,9 @@ def test_rows_name_arm_protocol_and_budget():
     assert [row["test"] for row in rows] == ["llcm.i2v", "llcm.v2i"] and {row["images_seen"] for row in rows} == {0}
     kept = stored_row_of_arm(study, dict(rows[0], seed=1), dict(name="start"), "smoke", "world-smoke-infrared")
     assert kept["dataset"] == "world-smoke-infrared llcm.i2v" and kept["selection"] == "none" and kept["steps"] == 0
-    assert str(kept["setting"]) == "Start alone (control), llcm.i2v"
+    assert str(kept["setting"]) == "Start alone (control), llcm.i2v" and "metric" not in kept
+    both = stored_row_of_arm(study, dict(rows[0], seed=1), dict(name="both"), "smoke", "world-smoke-infrared")
+    assert (both["losses"], both["metric"]) == ("2*hetero_center_before", "none")
 
 
 @pytest.mark.parametrize("protocol", ["ltcc.cc", "ltcc.standard"])
