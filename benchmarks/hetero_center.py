@@ -1,11 +1,12 @@
-"""Where the hetero-centre triplet loss acts, on validation Worlds: the choice behind the arm `before` of the study `infrared`.
+"""Where the hetero-centre triplet loss acts, on validation Worlds: the choice behind the arm `before` of infrared.
 
     python benchmarks/hetero_center.py [--worlds 1000 1001] [--places order before ...]
 
-World and training of `reid_lab run conditions -p study=infrared` at `quick`, batches of two images of each modality of 16
-people; a place says which loss is added and whether the weighted triplets of the single images stay. One training each, of one to
-two minutes. Rows that `--out` (default `benchmarks/hetero_center.csv`) has are not made again: mAP of both protocols, the added loss
-(with its weight) at four steps, the identity loss likewise, and the mean distance of 64 test images before and behind the neck.
+World and training of `reid_lab run conditions -p study=infrared` at `quick`, batches of two images of each modality
+of 16 people; a place says which loss is added, and whether the weighted triplets of single images stay. One training
+each, of one to two minutes. Rows that `--out` (default `benchmarks/hetero_center.csv`) has are not made again: mAP of
+both protocols, the added loss (with its weight) at steps 1, 100, 300 and 600, the identity loss likewise, and the mean
+distance of 64 test images before and behind the neck.
 """
 import argparse
 import os

@@ -38,7 +38,8 @@ FEATURES = dict( # What the parameters of a loss may be called; features are tho
 LOSSES = Registry('loss', dict(itc=text.itc, sdm=text.sdm, triplet=image.triplet, circle=image.circle,
                                 weighted_triplet=image.weighted_triplet,
                                 hetero_center=modality.hetero_center,
-                                hetero_center_before=modality.hetero_center_before)) # By name, each with the module it is from
+                                hetero_center_before=modality.hetero_center_before))
+# By name, each with the module it is from
 
 
 def _parameters(function):
