@@ -4,7 +4,7 @@ import torch
 from helpers.losses import assert_close, t64
 
 from reid_lab.losses.added import add_losses, added_losses
-from reid_lab.losses.modality import hetero_center, hetero_center_before, modality_centers
+from reid_lab.losses.modality import hetero_center, modality_centers
 from reid_lab.models.zoo import create_model
 
 FOUR = t64([[1, 0], [1, 2], [4, 0], [4, 4]]), torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
