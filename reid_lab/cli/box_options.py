@@ -22,7 +22,8 @@ def add_box_options(c:argparse.ArgumentParser, # Of a command with `source`
     "Options that say where boxes are and how they are cut"
     c.add_argument('--boxes', metavar='FILE',
                    help='boxes in the frames of source, a folder or a video: a manifest with frame (or path) and '
-                   'x, y, w, h in pixels from 0, det.txt or gt.txt of MOTChallenge, or .json of COCO')
+                   'x, y, w, h in pixels from 0, det.txt or gt.txt of MOTChallenge, .json of COCO, or metadata.csv, '
+                   'the frame of wildlife-datasets in the folder, with its column bbox')
     c.add_argument('--margin', type=float, default=0., metavar='SHARE',
                    help='of boxes: what is added on each side, as a share of the box, such as .1 (default: 0)')
     c.add_argument('--first-frame', type=whole_number(0, 2**31 - 1), metavar='N',

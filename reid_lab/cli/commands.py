@@ -240,7 +240,7 @@ def _doctor(a):
                  f"No such folder and no such manifest ({', '.join(MANIFESTS)}) exists either; check the path.")
     report = doctor(a.name, a.root, check='all' if a.all else 'sample', **options)
     print(report.text(command=True))
-    if report.ok: _print_next(dataset_steps(dataset_key(a.name), a.root, a.weights))
+    if report.ok: _print_next(dataset_steps(dataset_key(a.name), a.root, a.weights, report.table, options))
     return 0 if report.ok else 1
 
 

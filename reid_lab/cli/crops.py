@@ -707,7 +707,8 @@ def features_of(source:str | Path, # Feature file, or folder of crops
     except TableError as e:
         remedy = 'replace the files, or embed the folder first: reid_lab embed --skip-bad leaves them out'
         raise _with_remedy(e, remedy) from None
-    for text in features.meta.get('left_out', ()): print(f'left out: {text}', file=sys.stderr)
+    for text in features.meta.get('left_out', ()): print(printable(f'left out: {text}'), file=sys.stderr)
+    for text in features.meta.get('remarks', ()): print(printable(f'note: {text}'), file=sys.stderr)
     return features
 
 

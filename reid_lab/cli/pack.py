@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .box_options import table_notes
 from .crops import columns_of, pair
 from .options import check_used, whole_number
 from ..core.reporting import printable
@@ -64,7 +65,7 @@ def _pack(a:argparse.Namespace, # Arguments of the command
         from reid_lab.data.packing import pack_table
         table, dataset = _source_table(a)
         about = pack_table(table, out, a.shard_mb or SHARD_MB, dataset)
-    for text in table.left_out: print(printable(f'left out: {text}'), file=sys.stderr)
+    for text in table_notes(table): print(printable(text), file=sys.stderr)
     print(printable(f"{about['files']:,} image files ({about['bytes']/_MIB:,.1f} MiB), {about['rows']:,} rows of "
                     f"{about['ids']:,} people in {about['shards']} shard(s): {near_path(out)}"))
     words = ['run', 'NAME', '-p', f'dataset={dataset}', '-p', f'data_root={near_path(out)}']

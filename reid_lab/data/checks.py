@@ -106,7 +106,7 @@ def _missing(table, gone):
         part = 'some files are' if name == '.' or os.path.isdir(table.root/name) else 'the whole folder is'
         rows = np.flatnonzero(gone & (folder == name).to_numpy())
         out.append(Finding('error', f'{name}: {part} missing, {g.sum()} of {len(g)} images',
-                           f"{table.root/name}: {_at(table, rows, 1)}",
+                           f"{table.root/name}: {_at(table, rows)}",
                            'ask the authors for this part, or load with drop_bad=True'))
     return out
 

@@ -10,18 +10,20 @@ __all__ = ['NEEDED', 'UNKNOWN', 'SPLIT_COLUMNS', 'ASKS', 'SHARED', 'FRAME_FILE',
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from ..core.basics import as_list, check_choice
+from ..core.files import safe_join
 from ..data.box_files import BoxOptions
-from ..data.boxes import Box, Region
+from ..data.boxes import Box, Region, region_of
 from ..data.crops import crops_table
-from ..data.images import image_files
-from ..data.table import Finding, ReidTable, TableError
+from ..data.images import image_files, upright_size
+from ..data.sheets import line_of_row, sheet_of
+from ..data.table import Finding, ReidTable, TableError, row_number
 from .record import Dataset
 
 # %% ../../nbs/07_datasets/29_wildlife_frames.ipynb #2f44d5ce
@@ -36,8 +38,25 @@ _PARTS = dict(train='train', training='train', database='train', val='val', vali
               test='test', query='test')
 
 
-def _check_frame(frame):
-    "Refuse a frame without what every one has"
+_NAMED = 3  # Rows, boxes or files that a message names; of the others it says how many there are
+
+
+def _few(names):
+    "The first names, and how many more there are"
+    names = list(names)
+    more = f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''
+    return ', '.join(names[:_NAMED]) + more
+
+
+def _what_is_there(identity, path):
+    "Identity and path of a row that lacks one of them"
+    parts = ['no identity' if pd.isna(identity) else f'identity {identity!r}',
+             'no path' if pd.isna(path) else f'path {path!r}']
+    return ', '.join(parts)
+
+
+def _check_frame(frame, row_name=row_number):
+    "Refuse a frame without what every one has; `row_name` says where a row is"
     missing = [column for column in NEEDED if column not in frame]
     if missing:
         raise ValueError(f"the frame lacks {' and '.join(missing)}, which every frame of wildlife-datasets has; it has "
@@ -46,9 +65,11 @@ def _check_frame(frame):
     if frame.empty: raise ValueError('the frame has no row')
     empty = frame[list(NEEDED)].isna().any(axis=1)
     if empty.any():
-        remedy = f"write {UNKNOWN!r} for an animal that nobody knows"
-        what = 'rows without an identity or a path'
-        raise TableError('the frame', [Finding('error', what, f'{int(empty.sum())} rows', remedy)])
+        rows = np.flatnonzero(empty)
+        where = _few(f'{row_name(i)} ({_what_is_there(frame.identity.iat[i], frame.path.iat[i])})' for i in rows)
+        remedy = f"write {UNKNOWN!r} for an animal that nobody knows, and remove a row without a path"
+        what = f'{len(rows)} of {len(frame)} rows are without an identity or a path'
+        raise TableError('the frame', [Finding('error', what, where, remedy)])
 
 
 def _split_column(frame, column):
@@ -113,6 +134,45 @@ def _paths(frame, boxes):
     return np.array([str(Region(path, _box(box))) for path, box in zip(paths, frame.bbox)], object)
 
 
+def _image_size(table, file):
+    "Width and height of an image; None of what cannot be read, which the checks of files name"
+    try: return upright_size(safe_join(table.root, file, table.follow_links))
+    except (ValueError, OSError): return None
+
+
+def _boxes_in_images(table):
+    "The table with its boxes clipped to their images, without boxes that lie outside; it says how many these were"
+    regions = [region_of(path) for path in table['path']]
+    sizes = {file: _image_size(table, file) for file in dict.fromkeys(r.file for r in regions if r.box is not None)}
+    paths, clipped, outside = table['path'].tolist(), [], []
+    for row, region in enumerate(regions):
+        if region.box is None or sizes[region.file] is None: continue
+        inside = region.box.clipped(*sizes[region.file])
+        if inside is None: outside.append(row)
+        elif inside != region.box:
+            clipped.append(row)
+            paths[row] = str(Region(region.file, inside))
+    if len(outside) == len(table):
+        where = _few(_with_size(regions[row], sizes) for row in outside)
+        raise TableError('the frame', [Finding('error', 'all boxes lie outside their images', where, _PIXELS)])
+    kept = table.assign(path=paths).take(np.setdiff1d(np.arange(len(table)), outside))
+    if outside:
+        what = f"{len(outside)} box{'es' if len(outside) > 1 else ''} outside the image, or with less than a pixel in it"
+        kept.left_out = [*table.left_out, f'{what}: {_few(_with_size(regions[row], sizes) for row in outside)}']
+    if clipped:
+        what = 'boxes reach over the edge of the image and were' if len(clipped) > 1 else \
+            'box reaches over the edge of the image and was'
+        named = _few(_with_size(regions[row], sizes) for row in clipped)
+        kept.remarks = [*table.remarks, f'{len(clipped)} {what} clipped: {named}']
+    return kept
+
+
+def _with_size(region, sizes):
+    "A box and the size of its image, for a message"
+    width, height = sizes[region.file]
+    return f"'{region}' of {width} x {height} pixels"
+
+
 def _check_no_database(frame, column):
     "Refuse a split of queries and their database where images of test would ask each other"
     said = set() if column is None else set(frame[column].astype(str).str.lower()) & {'query', 'database'}
@@ -121,15 +181,26 @@ def _check_no_database(frame, column):
                          "give asks='train'")
 
 
+_KEPT = ('date', 'video', 'species', 'orientation')
+
+
 def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `camera`, `date`, `bbox` and more
     root:Path | str, # Folder that paths are relative to
     split:str | None=None, # Column that holds it; None: `split`, or `original_split`; without one all rows are test
     asks:str='test', # Key of `ASKS`
-    boxes:bool=False, # Cut the boxes of column `bbox`
-    keep:Sequence[str]=('date', 'video', 'species', 'orientation'), # Columns that rows keep, where the frame has them
+    boxes:bool=False, # Cut the boxes of column `bbox`, within their images; `remarks` and `left_out` count what changed
+    keep:Sequence[str]=_KEPT, # Columns that rows keep, where the frame has them
     name:str='wildlife', # Of the table
     ) -> ReidTable: # Not validated yet; `identity` is kept, pid numbers its names, -1: unknown
     "A frame of wildlife-datasets as a table"
+    table = _rows_of(frame, root, split, asks, boxes, keep, name)
+    if boxes: return _boxes_in_images(table)
+    table.remarks = _whole_images(frame, 'boxes=True cuts them')
+    return table
+
+
+def _rows_of(frame, root, split=None, asks='test', boxes=False, keep=_KEPT, name='wildlife'):
+    "The table of a frame with its boxes as they are written"
     _check_frame(frame)
     check_choice('asks', asks, ASKS)
     column = _split_column(frame, split)
@@ -159,22 +230,35 @@ def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `came
 FRAME_FILE = 'metadata.csv'
 
 
-def _whole_images(frame):
+_BY_LOADER = ('boxes=True of the loader cuts them: -p boxes=True of `reid_lab doctor`, --data boxes=True of '
+              '`reid_lab compare`')
+_BY_COMMAND = f'{FRAME_FILE} as the file of boxes, --boxes {FRAME_FILE} of `reid_lab embed`, cuts them'
+
+
+def _whole_images(frame, remedy):
     "In words: boxes of a frame that are not cut, and the first that could not be; nothing without them"
     if 'bbox' not in frame: return []
-    said = [f'its column bbox is not cut: whole images are read ({FRAME_FILE} as the file of boxes, '
-            f'--boxes {FRAME_FILE} of `reid_lab embed`, cuts them)']
+    said = [f'its column bbox is not cut: whole images are read ({remedy})']
     for box in frame.bbox:
         try: _box(box)
         except ValueError as e: return [*said, f'the column cannot be read: {e}']
     return said
 
 
-def _read_frame(file, root, follow_links=False, boxes=False, **options):
+def _line_of(file) -> Callable[[int], str]:
+    "Position -> line of a file, as an editor counts"
+    def name(i): return f'line {line_of_row(file, sheet_of(file), i)}'
+    return name
+
+
+def _read_frame(file, root, follow_links=False, boxes=False, remedy=_BY_LOADER, **options):
     "The table of a frame that is a file; identities and paths as they are written, so that 07 is not 7"
     frame = pd.read_csv(file, dtype=dict.fromkeys(NEEDED, str))
-    table = wildlife_table(frame, root, boxes=boxes, **options)
-    table.follow_links, table.remarks = follow_links, [] if boxes else _whole_images(frame)
+    _check_frame(frame, _line_of(file))
+    table = _rows_of(frame, root, boxes=boxes, **options)
+    table.follow_links = follow_links
+    if boxes: return _boxes_in_images(table)
+    table.remarks = _whole_images(frame, remedy)
     return table
 
 
@@ -206,8 +290,9 @@ def is_wildlife(source:Path | str, # Folder of images, or its `metadata.csv`
 
 def _unnamed_images(frame, folder, follow_links):
     "In words: images of the folder that the frame does not name; nothing where there is none"
-    n = len(set(image_files(folder, '', follow_links)) - set(frame.path.map(os.path.normpath)))
-    return [f'{n} image(s) of the folder that {FRAME_FILE} does not name'] if n else []
+    names = sorted(set(image_files(folder, '', follow_links)) - set(frame.path.map(os.path.normpath)))
+    said = f'{len(names)} image(s) of the folder that {FRAME_FILE} does not name: {_few(map(repr, names))}'
+    return [said] if names else []
 
 
 def crops_or_frame(source:Path | str, # See `crops_table`; or a folder with a frame of wildlife-datasets, or its file
@@ -224,7 +309,7 @@ def crops_or_frame(source:Path | str, # See `crops_table`; or a folder with a fr
     if any(labels.values()) or not (plain or cuts) or root and source.is_dir() or not is_wildlife(source):
         return crops_table(source, root=root, follow_links=follow_links, images=images, boxes=boxes, **labels)
     folder = source if source.is_dir() else source.parent
-    table = _read_frame(folder/FRAME_FILE, Path(root or folder), follow_links, boxes=cuts)
+    table = _read_frame(folder/FRAME_FILE, Path(root or folder), follow_links, boxes=cuts, remedy=_BY_COMMAND)
     table.name, frame = folder.resolve().name, pd.read_csv(folder/FRAME_FILE, dtype=dict.fromkeys(NEEDED, str))
     if source.is_dir(): table.left_out = [*table.left_out, *_unnamed_images(frame, source, follow_links)]
     table.remarks = [f'labels are those of {FRAME_FILE}, a frame of wildlife-datasets', *table.remarks]

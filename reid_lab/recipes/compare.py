@@ -161,6 +161,7 @@ class AskedSet:
     name:str # In tables
     query:'ReidTable | pd.DataFrame' # Images, or captions
     gallery:ReidTable # The same object as `query` where each image asks all others
+    notes:tuple=() # Texts: what was left out when it was read, and what was read otherwise than it is written
 
 
 def is_registered(name:str | Path, # As given to `open_set`
@@ -190,7 +191,13 @@ def _registered(name, options):
     if not len(query) or not len(gallery):
         raise ValueError(f"split={split!r}: {table.name} has {len(query)} questions and {len(gallery)} images there; "
                          f"choose one of {_splits_with_rows(table, options.captions)}")
-    return AskedSet(table.name, query, gallery)
+    return AskedSet(table.name, query, gallery, _notes_of(table))
+
+
+def _notes_of(*tables):
+    "What tables lack or have otherwise than their files, each text once"
+    left_out = [f'left out: {text}' for table in tables for text in table.left_out]
+    return tuple(dict.fromkeys([*left_out, *(text for table in tables for text in table.remarks)]))
 
 
 def _own_folder(name, options):
@@ -206,10 +213,11 @@ def _own_folder(name, options):
                          f"are those of the dataset wildlife; give on='wildlife' and root={str(name)!r}")
     folders = options.folders if path.is_dir() else ''
     if path.is_dir() and all((path/side).is_dir() for side in ('query', 'gallery')):
-        sides = (crops_table(path/side, folders, skip=options.skip) for side in ('query', 'gallery'))
-        return AskedSet(path.resolve().name, *sides)
+        sides = [crops_table(path/side, folders, skip=options.skip) for side in ('query', 'gallery')]
+        return AskedSet(path.resolve().name, *sides, _notes_of(*sides))
     table = crops_table(path, folders, skip=options.skip and path.is_dir())
-    return AskedSet(path.resolve().stem, table.text_queries(None) if options.captions else table, table)
+    query = table.text_queries(None) if options.captions else table
+    return AskedSet(path.resolve().stem, query, table, _notes_of(table))
 
 
 def open_set(name:str | Path, # Key of a dataset, a folder of people, or a manifest
@@ -318,17 +326,19 @@ def _of_all(entries, on, settings, sets, embedding):
     _check_on(kinds, entries, on)
     models = {entry.label: _opened(entry, sets.captions, embedding.device)
               for entry, kind in zip(entries, kinds) if kind == 'model'}
-    found = []
+    found, notes = [], []
     for dataset in on or [None]:
         if settings.protocol is not None: refuse_foreign(settings.protocol, str(dataset or ''))
         asked = open_set(dataset, sets) if models else None
-        if asked: _check_rule(settings, asked, kinds)
+        if asked:
+            _check_rule(settings, asked, kinds)
+            notes += [f'{asked.name}: {text}.' for text in asked.notes]
         features = []
         for entry, kind in zip(entries, kinds):
             what = f'{entry.label} on {asked.name}' if asked else entry.label
             with phase(what): features.append(_features(entry, kind, dataset, asked, models, embedding))
         found.append((asked.name if asked else str(dataset or ''), features))
-    return found, _how_timed(models)
+    return found, (*notes, *_how_timed(models))
 
 
 def compare(entries:Sequence[str | Entry] | Mapping[str, str | tuple], # Texts as `read_entry` takes, or label -> (q, g)

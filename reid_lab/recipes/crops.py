@@ -674,6 +674,7 @@ def embed_once(source:Path | str, # Folder of crops, or manifest
     embedder = open_embedder(model, weights, tokenizer)
     e = embed_images(embedder.net, table, cameras=False, **kw)
     if table.left_out: e.meta['left_out'] = table.left_out
+    if table.remarks: e.meta['remarks'] = table.remarks
     e.meta |= embedder.facts(table) | embedder.sums
     return e
 

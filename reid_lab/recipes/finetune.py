@@ -461,6 +461,12 @@ def _warn_of_test(table, source):
                 'out of the manifest if the model is to be scored on them')
 
 
+def _warn_of_notes(table, source):
+    "Say what the table lacks or has otherwise than its files, such as boxes that are not cut"
+    for text in (*(f'left out: {what}' for what in table.left_out), *table.remarks):
+        warn_caller(f'data_root={source!r}: {text}')
+
+
 def load_source(source:Source, # Where from
     images:str='sample', # Decode a sample, all, or none
     ) -> Crowd:
@@ -472,7 +478,9 @@ def load_source(source:Source, # Where from
     table = crops_or_frame(source.data_root, follow_links=source.follow_links, images=images, folders=folders,
                            pattern=source.pattern)
     check_people(table, source.data_root)
-    if images != 'none': _warn_of_test(table, source.data_root)
+    if images != 'none':
+        _warn_of_test(table, source.data_root)
+        _warn_of_notes(table, source.data_root)
     return Crowd(table, None)
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #106b20f3

@@ -95,10 +95,34 @@ def _own_rule(spec):
     return None if is_usual else first
 
 
-def _steps_by_rule(name, root, protocol):
-    "What to run on a set with a rule of its own"
-    words = ['compare', 'bot_tiny', 'agw_tiny', '--on', name]
+def _compare_words(name, root, options, models=('bot_tiny', 'agw_tiny')):
+    "`compare` of weights of the package on a set as the doctor read it"
+    words = ['compare', *models, '--on', name]
     if root: words += ['--root', root]
+    for option, value in (options or {}).items(): words += ['--data', f'{option}={value}']
+    return words
+
+
+def _split_that_asks(table, spec):
+    "A split other than test with questions and images, or nothing"
+    ask = table.query if spec.image_queries else table.text_queries
+    return next((split for split in ('val', 'train') if len(ask(split)) and len(table.gallery(split))), '')
+
+
+def _steps_without_test(name, root, table, options):
+    "What to run on a part of a set in which no image is of the test"
+    spec = DATASETS[name]
+    split = _split_that_asks(table, spec)
+    if not split: return []
+    what = f'zero-shot on its split {split} (no image is of test), two weights of the package'
+    if spec.image_queries: words = _compare_words(name, root, options)
+    else: words = [*_compare_words(name, root, options, ('clip_tiny', 'irra_tiny')), '--captions']
+    return [Step(what, _command(*words, '--split', split))]
+
+
+def _steps_by_rule(name, root, protocol, options=None):
+    "What to run on a set with a rule of its own"
+    words = _compare_words(name, root, options)
     what = f'zero-shot by its own rule {protocol.name}, two weights of the package, which know rendered people only'
     return [Step(what, _command(*words, '--protocol', protocol.name)),
             Step('what its protocols ask, search and leave out', _command('list', 'protocols', protocol.name))]
@@ -107,14 +131,18 @@ def _steps_by_rule(name, root, protocol):
 def dataset_steps(name:str, # Key of `DATASETS`
     root:Path | str | None=None, # As the doctor was given it
     weights:str='', # File of a trained tower; empty: what is in torch's cache
+    table:ReidTable | None=None, # What the doctor read; without test images other commands are right
+    options:Mapping[str, object] | None=None, # For the loader, as the doctor was given them
     ) -> list[Step]: # Empty where nothing of it can be searched
     "What to run on a dataset that is in order"
+    if table is not None and not (table['split'] == 'test').any():
+        return _steps_without_test(name, root, table, options)
     protocol = _own_rule(DATASETS[name])
-    if protocol is not None: return _steps_by_rule(name, root, protocol)
+    if protocol is not None: return _steps_by_rule(name, root, protocol, options)
     spec = DATASETS[name]
     found = None if name == 'world' else _experiment(name, spec)
     if found is None and spec.image_queries and spec.protocols:   # without cameras that an experiment could learn from
-        return _steps_by_rule(name, root, PROTOCOLS[spec.protocols[0]])
+        return _steps_by_rule(name, root, PROTOCOLS[spec.protocols[0]], options)
     if found is None: return []
     experiment, dataset = found
     common = dict(dataset=dataset, data_root=root)
@@ -161,7 +189,8 @@ def crops_text(table:ReidTable, # From `crops_table`
     if n_unknown: text += f'; {n_unknown:,} of unknown people'
     if not people and any('/' in path for path in f.path):
         text += '\n  do: if each subfolder is a person, give -p folders=identity (or camera/identity)'
-    return '\n'.join([text, f'  {_of_splits(table)}', *(f'  left out: {what}' for what in table.left_out)])
+    notes = [*(f'  left out: {what}' for what in table.left_out), *(f'  note: {what}' for what in table.remarks)]
+    return '\n'.join([text, f'  {_of_splits(table)}', *notes])
 
 
 def can_finetune(table:ReidTable, # Crops

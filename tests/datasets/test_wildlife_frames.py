@@ -82,7 +82,7 @@ def test_the_command_line_takes_the_labels_of_the_frame(large, tmp_path, capsys)
     said = capsys.readouterr().err
     assert e.pid.tolist() == table["pid"].tolist() and e.columns["date"].tolist() == table["date"].tolist()
     assert f"left out: {table.left_out[0]}" in said and "labels are those of metadata.csv" in said
-    assert "1 image(s) of the folder that metadata.csv does not name" in said
+    assert "1 image(s) of the folder that metadata.csv does not name: 'images/other.png'" in said
     of_file = embedded(folder/"metadata.csv", tmp_path/"file.npz", "--skip-bad")
     assert of_file.pid.tolist() == e.pid.tolist() and "does not name" not in capsys.readouterr().err
     test = str(tmp_path/"test.npz")
@@ -120,6 +120,100 @@ def test_boxes_of_the_frame_are_cut_where_it_is_the_file_of_boxes(folder, tmp_pa
     cut = embedded(folder, tmp_path/"cut.npz", "--boxes", str(folder/"metadata.csv"))
     assert all(path.endswith("#xywh=0,0,8,16") for path in cut.path)
     assert "is not cut" not in capsys.readouterr().err and not np.allclose(cut.emb, whole.emb)
+
+
+BOXES = [[0, 0, 8, 16], [-3, 2, 8, 8], [12, 20, 30, 30], [200, 200, 5, 5], [0, -40, 8, 40], None, [0, 0, 16, 32],
+         [15.5, 0, .5, 9]]
+
+
+def pixels_of_box(image, box):
+    "A plain loop over the pixels of a box of whole numbers"
+    x, y, w, h = box
+    rows = [[image[j, i] for i in range(x, x + w) if 0 <= i < image.shape[1]]
+            for j in range(y, y + h) if 0 <= j < image.shape[0]]
+    return np.array(rows, np.uint8)
+
+
+@pytest.fixture
+def boxed(folder):
+    frame = pd.read_csv(folder/"metadata.csv").assign(bbox=BOXES, identity="t1", split="test")
+    frame.to_csv(folder/"metadata.csv", index=False)
+    return folder, frame
+
+
+def test_boxes_over_the_edge_are_counted_and_those_outside_left_out(boxed, tmp_path, capsys):
+    folder, frame = boxed
+    table = load_dataset("wildlife", folder, boxes=True)
+    height, width = load_dataset("wildlife", folder).image(0).shape[:2]
+    assert table["path"].tolist() == ["images/000.png#xywh=0,0,8,16", "images/001.png#xywh=0,2,5,8",
+                                      f"images/002.png#xywh=12,20,{width - 12},{height - 20}", "images/005.png",
+                                      "images/006.png#xywh=0,0,16,32"]
+    assert table.left_out == ["3 boxes outside the image, or with less than a pixel in it: "
+                              f"'images/003.png#xywh=200,200,5,5' of {width} x {height} pixels, "
+                              f"'images/004.png#xywh=0,-40,8,40' of {width} x {height} pixels, "
+                              f"'images/007.png#xywh=15.5,0,0.5,9' of {width} x {height} pixels"]
+    assert len(table.remarks) == 1 and table.remarks[0].startswith(
+        "2 boxes reach over the edge of the image and were clipped: 'images/001.png#xywh=-3,2,8,8' of ")
+    for row, box in ((0, BOXES[0]), (1, BOXES[1]), (2, BOXES[2])):
+        whole = load_dataset("wildlife", folder).image(row)
+        np.testing.assert_array_equal(table.image(row), pixels_of_box(whole, box))
+    of_frame = wildlife_table(frame, folder, boxes=True)
+    assert (of_frame["path"].tolist(), of_frame.remarks) == (table["path"].tolist(), table.remarks)
+
+    assert main(["doctor", "wildlife", "--root", str(folder), "-p", "boxes=True"]) == 0
+    said = capsys.readouterr().out
+    assert f"left out: {table.left_out[0]}" in said and f"WARN  {table.remarks[0]}" in said
+    assert embedded(folder, tmp_path/"cut.npz", "--boxes", "metadata.csv").path == table["path"].tolist()
+    said = capsys.readouterr().err
+    assert f"left out: {table.left_out[0]}" in said and f"note: {table.remarks[0]}" in said
+
+
+def test_a_frame_whose_boxes_all_lie_outside_is_refused(boxed):
+    folder, frame = boxed
+    with pytest.raises(TableError, match="all boxes lie outside their images.*and 5 more.*pixels are needed"):
+        wildlife_table(frame.assign(bbox="[400, 0, 8, 8]"), folder, boxes=True)
+    lost = frame.assign(bbox="[400, 0, 8, 8]", path=[f"gone/{k}.png" for k in range(8)])
+    assert len(wildlife_table(lost, folder, boxes=True)) == 8     # files that are lost have a check of their own
+
+
+def test_whole_images_of_a_frame_with_boxes_are_said_by_compare_and_pack(boxed, tmp_path, capsys):
+    folder, frame = boxed
+    assert main(["doctor", str(folder)]) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines() if "is not cut" in line]
+    assert len(said) == 1
+    asked = ["compare", "bot_tiny", "agw_tiny", "--on", "wildlife", "--root", str(folder)]
+    assert main(asked) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"wildlife: {said[0].removeprefix('WARN  ')}." in out and "--data boxes=True" in said[0]
+    assert main([*asked, "--data", "boxes=True"]) == 0      # what it names is taken
+    out = " ".join(capsys.readouterr().out.split())
+    assert "is not cut" not in out and "left out: 3 boxes outside the image" in out and "2 boxes reach over" in out
+    assert main(["pack", str(folder), "--out", str(tmp_path/"packed")]) == 0
+    assert "is not cut" in capsys.readouterr().err
+    assert any("is not cut" in text for text in wildlife_table(frame, folder).remarks)
+
+
+def test_lost_files_and_rows_without_a_name_are_named(folder, capsys):
+    frame = pd.read_csv(folder/"metadata.csv")
+    frame.loc[[1, 3, 4, 6], "identity"] = [None, "", None, None]
+    frame.loc[6, "path"] = None
+    frame.to_csv(folder/"metadata.csv", index=False)
+    assert main(["doctor", str(folder)]) == 1
+    said = capsys.readouterr().out
+    assert "4 of 8 rows are without an identity or a path" in said
+    assert ("line 3 (no identity, path 'images/001.png'), line 5 (no identity, path 'images/003.png'), "
+            "line 6 (no identity, path 'images/004.png') and 1 more") in said
+    with pytest.raises(TableError, match=r"row 1 \(no identity, path 'images/001.png'\).*and 1 more"):
+        wildlife_table(frame.replace("", None), folder)
+    a_frame(8).to_csv(folder/"metadata.csv", index=False)
+    for k in (0, 2, 5, 7): (folder/f"images/{k:03d}.png").unlink()
+    assert main(["doctor", str(folder)]) == 1
+    said = capsys.readouterr().out
+    rows = load_dataset("wildlife", folder, check="none")["path"].tolist()
+    lost = [path for path in rows if not (folder/path).exists()]
+    for path in lost[:3]: assert f"({path!r})" in said
+    assert f"missing, {len(lost)} of {len(rows)} images" in said
+    assert len(lost) <= 3 or f"and {len(lost) - 3} more" in said
 
 
 @pytest.mark.parametrize("content", ["", "path,pid,identity\na.png,1,x\n", "path,name\na.png,x\n", "\x00\xff"])

@@ -1,5 +1,6 @@
 "Commands that the doctor ends with: each is parsed, the checks of each run pass, and the cheap ones are run"
 import shlex
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from PIL import Image
 
 from reid_lab.cli.commands import main, parser
 from reid_lab.datasets.export import export_world
-from reid_lab.datasets.registry import DATASETS
+from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.experiments.notebooks import check_before_run, experiments
 from reid_lab.models.frozen import frozen
 from reid_lab.recipes.next_steps import dataset_steps, known_tower
@@ -149,3 +150,65 @@ def test_a_remedy_of_the_doctor_stands_on_a_line_of_its_own(tmp_path, capsys):
     assert main(["doctor", str(tmp_path)]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.endswith("of unknown people") and second.startswith("  do: if each subfolder is a person")
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_frame_without_a_test_ends_in_a_command_that_works(split, crops, tmp_path, capsys):
+    files = sorted(path.relative_to(crops) for path in crops.rglob("*.png"))
+    frame = pd.DataFrame(dict(identity=[path.parts[0] for path in files], path=[str(path) for path in files],
+                              split=split, bbox="[0, 0, 30, 60]"))
+    root = tmp_path/"animals"
+    shutil.copytree(crops, root)
+    frame.to_csv(root/"metadata.csv", index=False)
+    for options in ([], ["-p", "boxes=True"]):
+        assert main(["doctor", "wildlife", "--root", str(root), *options]) == 0
+        (step,) = commands(capsys.readouterr().out)
+        assert step[step.index("--split") + 1] == split and ("boxes=True" in step) == bool(options)
+        assert main(step) == 0
+        assert ("is not cut" in capsys.readouterr().out) == (not options)
+
+
+def test_a_manifest_without_a_test_ends_in_commands_that_work(crops, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    files = sorted(crops.rglob("*.png"))
+    frame = pd.DataFrame(dict(path=[path.relative_to(crops) for path in files],
+                              pid=[path.parent.name for path in files], split="train"))
+    frame.to_csv(crops/"of train.csv", index=False)
+    assert main(["doctor", str(crops/"of train.csv")]) == 0
+    embed, metrics, *_ = commands(capsys.readouterr().out)
+    for words in (embed, metrics): assert main(words) == 0
+
+
+def test_a_part_of_a_set_without_a_test_gets_no_command_that_fails(market):
+    root = market/DATASETS["market1501"].folder
+    table = load_dataset("market1501", root)
+    assert dataset_steps("market1501", root, table=table) == dataset_steps("market1501", root)
+    (step,) = dataset_steps("market1501", root, table=table.where(split="train"))
+    words = shlex.split(step.command)[1:]
+    assert words[-2:] == ["--split", "train"] and main(words) == 0
+    assert dataset_steps("market1501", root, table=table.where(split="train").assign(role="none")) == []
+
+
+def test_captions_without_a_test_are_asked_of_their_own_split(tmp_path, capsys):
+    table = World("smoke", task="text").table().where(domain="real-like", split="val")
+    export_world(table, "cuhk-pedes", tmp_path/"CUHK-PEDES", renumber=True)
+    assert main(["doctor", "cuhk-pedes", "--root", str(tmp_path)]) == 0
+    (words,) = commands(capsys.readouterr().out)
+    assert words[-3:] == ["--captions", "--split", "val"] and main(words) == 0
+
+
+def test_boxes_that_are_clipped_are_said_by_the_doctor(market, capsys):
+    with_boxes = small_boxes(market/DATASETS["market1501"].folder)
+    assert main(["doctor", str(with_boxes)]) == 0
+    said = capsys.readouterr().out
+    assert "left out: 1 box outside their frame" in said
+    assert "note: 1 box reaches over the edge of the frame and was clipped" in said
+
+
+def small_boxes(root):
+    "A manifest with three boxes in images: inside, over the edge, outside"
+    file = sorted((root/"query").glob("*.jpg"))[0].relative_to(root)
+    frame = pd.DataFrame(dict(path=str(file), x=[0, -4, 900], y=0, w=12, h=20))
+    frame.to_csv(root/"boxes.csv", index=False)
+    return root/"boxes.csv"
