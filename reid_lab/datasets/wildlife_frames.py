@@ -188,7 +188,7 @@ def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `came
     root:Path | str, # Folder that paths are relative to
     split:str | None=None, # Column that holds it; None: `split`, or `original_split`; without one all rows are test
     asks:str='test', # Key of `ASKS`
-    boxes:bool=False, # Cut the boxes of column `bbox`; `remarks` and `left_out` say how many were clipped or outside
+    boxes:bool=False, # Cut the boxes of column `bbox`; `remarks` and `left_out` say what was clipped or outside
     keep:Sequence[str]=_KEPT, # Columns that rows keep, where the frame has them
     name:str='wildlife', # Of the table
     ) -> ReidTable: # Not validated yet; `identity` is kept, pid numbers its names, -1: unknown
