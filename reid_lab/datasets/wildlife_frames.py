@@ -157,7 +157,8 @@ def _boxes_in_images(table):
         raise TableError('the frame', [Finding('error', 'all boxes lie outside their images', where, _PIXELS)])
     kept = table.assign(path=paths).take(np.setdiff1d(np.arange(len(table)), outside))
     if outside:
-        what = f"{len(outside)} box{'es' if len(outside) > 1 else ''} outside the image, or with less than a pixel in it"
+        count = f"{len(outside)} box{'es' if len(outside) > 1 else ''}"
+        what = f'{count} outside the image, or with less than a pixel in it'
         kept.left_out = [*table.left_out, f'{what}: {_few(_with_size(regions[row], sizes) for row in outside)}']
     if clipped:
         what = 'boxes reach over the edge of the image and were' if len(clipped) > 1 else \
