@@ -140,7 +140,10 @@ STUDIES = dict(
     rescaled=_study('rates in units of the features\' deviation',
                     [*_NORM, *grid('DART3-LITE', 'DART3', rescale=(True,),
                     steps=(1, 5), lr=(1e-4, 1e-3, 3e-3, 1e-2, 3e-2))],
-                    axes=Axes('lr', 'learning rate', 'steps', 'method')))
+                    axes=Axes('lr', 'learning rate', 'steps', 'method')),
+    views=_study('rates that were chosen for the scene views, beside the usual ones',
+                 [*grid('No adaptation', 'Norm', 'DART3-LITE', 'DART3'),
+                  dict(name='DART3-LITE', lr=3e-2, steps=20), dict(name='DART3', lr=1e-3)]))
 
 
 def _panels(title, figure, *names):
