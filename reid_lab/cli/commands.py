@@ -15,7 +15,8 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 from .. import __version__
@@ -30,6 +31,7 @@ from reid_lab.cli.options import (
     PROCESSES,
     SECONDS,
     SEED,
+    ActionHelp,
     add_cache,
     add_run_options,
     check_used,
@@ -365,6 +367,7 @@ class _Parser(argparse.ArgumentParser):
     ending = ''
     takes_parameters = False # what no option of it is may be a parameter of an experiment
     about_notebook = ''      # in the help, in place of the list
+    actions_help: Mapping[str, ActionHelp] = {} # of a command whose first word is what it does
 
     def __init__(self, *args, **kw):
         self.options = set() # names of arguments that begin with a dash, for `print_error`
@@ -383,6 +386,7 @@ class _Parser(argparse.ArgumentParser):
         at = self._place_of_command(args)
         if at is not None:
             command, words = self.commands.choices[args[at]], args[at + 1:]
+            command.help_of_action(words)
             words = command.with_parameters(words)
             command.refuse_unknown(words)
             args = [*args[:at + 1], *words]
@@ -400,6 +404,28 @@ class _Parser(argparse.ArgumentParser):
             self.error(f'unrecognized arguments: {word}; did you mean {near}?' if near
                        else unknown_command(word, commands))
         return None
+
+    def help_of_action(self, words):
+        "Print the help of one action and end, if the words behind this command ask for it"
+        action = next((word for word in words if word in self.actions_help), None)
+        if action is None or not {'-h', '--help'} & {*words}: return
+        wanted = self.actions_help[action]
+        shown = _Parser(prog=f'{self.prog} {action}', description=wanted.about, formatter_class=self.formatter_class)
+        for argument in self._actions:
+            if argument.dest not in wanted.takes: continue
+            argument = copy(argument)
+            argument.help = wanted.takes[argument.dest] or argument.help
+            argument.metavar = wanted.shown_as.get(argument.dest, argument.metavar)
+            shown._add_action(argument)
+        shown.ending = wanted.ending
+        shown.print_help()
+        self.exit()
+
+    def _action_lines(self):
+        "A line an action, and where its help is"
+        width = max(map(len, self.actions_help))
+        lines = [f'  {action:{width}}  {wanted.about}' for action, wanted in self.actions_help.items()]
+        return '\n'.join(['actions:', *lines, f'`{self.prog} ACTION --help` shows what one of them takes'])
 
     def with_parameters(self, words):
         "The words behind this command; of `run` and `sweep` as `parameter_words` reads them"
@@ -433,11 +459,13 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self):
         columns = shutil.get_terminal_size().columns - 2    # as argparse has it
-        if self.about_notebook: self.epilog = self.about_notebook
+        parts = [self._action_lines()] if self.actions_help else []
+        if self.about_notebook: parts = [self.about_notebook]
         elif self.ending:
             with warnings.catch_warnings(): # `list` says what is wrong with what is listed
                 warnings.simplefilter('ignore')
-                self.epilog = f'{self.ending}:\n{listing(self.ending, columns)}'
+                parts.append(f'{self.ending}:\n{listing(self.ending, columns)}')
+        if parts: self.epilog = '\n\n'.join(parts)
         return super().format_help().rstrip('\n') + '\n'
 
 

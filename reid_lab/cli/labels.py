@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .crops import check_new, columns_of, pair
-from .options import check_used
+from .options import ActionHelp, check_used
 from ..core.reporting import printable
 
 # %% ../../nbs/16_cli/12_labels.ipynb #718efb42
@@ -211,6 +211,15 @@ def _report(a, rows, labels, found, most=8):
 def _labels(a): return dict(show=_show, apply=_apply)[a.action](a)
 
 
+_LABELS_HELP = dict(
+    show=ActionHelp('print the marks of a page', dict(
+        source='a file of marks, from the button of a page', marks='', json='')),
+    apply=ActionHelp('write a manifest in which marks join and part identities', dict(
+        source='features, or a manifest (.csv, .tsv, .jsonl, .parquet)', marks='', out='manifest to write, .csv or .jsonl',
+        root='where the paths of a manifest start (default: its folder)',
+        column='path or pid of a manifest, such as path=file', json='', fresh='replace the manifest')))
+
+
 def add_labels(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
     ) -> None:
     "Add `labels` to the command line"
@@ -225,3 +234,4 @@ def add_labels(command:Callable[..., argparse.ArgumentParser], # Called with nam
                    help='apply: path or pid of a manifest, such as path=file')
     c.add_argument('--json', action='store_true', help='print JSON')
     c.add_argument('--fresh', action='store_true', help='apply: replace the manifest')
+    c.actions_help = _LABELS_HELP

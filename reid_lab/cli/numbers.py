@@ -15,8 +15,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from .crops import check_junk_columns, check_known, check_protocol_columns, check_rows, how_known
-from .options import COUNT, SEED, add_junk, add_protocol, check_used, draw_of, junk_of, protocol_of, share
+from .crops import check_junk_columns, check_known, check_new, check_protocol_columns, check_rows, how_known
+from reid_lab.cli.options import (
+    COUNT,
+    SEED,
+    ActionHelp,
+    add_junk,
+    add_protocol,
+    check_used,
+    draw_of,
+    junk_of,
+    protocol_of,
+    share,
+)
 from .output import FORMATS, listing, pairs, print_table, stoppable
 from .runs import FORM_OPTIONS, add_forms, are_runs, form_of, run_table_in, sides_of_runs
 
@@ -356,10 +367,13 @@ def _page(a, where):
     if len(a.runs) > 1: raise ValueError(f"one page is one file, and {len(a.runs)} are named; give one")
     name = a.runs[0] if a.runs else 'all_results.html'
     if not name.endswith('.html'): raise ValueError(f'{name!r} is no name of a page; give one that ends in .html')
+    check_new(name, True, 'page')
     rows = load_results(a.store, **where)
     if where and not len(rows):
         raise ValueError(f'no row of --store {a.store} has {where}; leave --where out, or see `reid_lab results list`')
-    print(f'written to {near_path(write_results_page(name, rows))}')
+    folder = Path(name).expanduser().parent
+    made = '' if folder.is_dir() else f', in the new folder {near_path(folder)}'
+    print(f'written to {near_path(write_results_page(name, rows))}{made}')
     return 0
 
 
@@ -375,6 +389,7 @@ def _predictions(a, where):
         registered_at,
     )
     from reid_lab.results.rows import load_results
+    check_used(a, ['dirty'], 'is for `reid_lab results publish`; leave it out')
     known = load_predictions()
     if not known: raise ValueError('results/predictions.json holds no prediction yet; see the page Predictions')
     for name in a.runs: check_choice('prediction', name, known)
@@ -417,6 +432,25 @@ def _results(a):
     return 0
 
 
+_ROWS = dict(store='own (default), measured, or a CSV file', where='')
+_RESULTS_HELP = dict(
+    list=ActionHelp('list the runs of a store with their best mean (the default)', dict(
+        runs='names of runs (default: all)', **_ROWS)),
+    table=ActionHelp('scores of runs side by side, with intervals', dict(
+        runs='names of runs in the store, or folders of runs (default: all of the store)', **_ROWS,
+        **dict.fromkeys(FORM_OPTIONS, ''))),
+    publish=ActionHelp('copy rows of runs into results/, the measured rows of the project', dict(
+        runs='names of runs', dirty='also rows made with changed files', **_ROWS)),
+    merge=ActionHelp('add rows of others, which `reid_lab reproduce run` wrote', dict(
+        runs='their files', store='the JSON file of rows of others (default: results/contributed.json)'),
+        dict(runs='FILE')),
+    predictions=ActionHelp('registered predictions beside what rows say of them', dict(
+        runs='their names (default: all)', **_ROWS), dict(runs='NAME')),
+    page=ActionHelp('write all tables as one page of HTML', dict(
+        runs='the file, which ends in .html (default: all_results.html); missing folders are made', **_ROWS),
+        dict(runs='FILE')))
+
+
 def add_results(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
     ) -> None:
     "Add `results` to the command line"
@@ -434,7 +468,8 @@ def add_results(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('--where', action='append', metavar='NAME=VALUE',
                    help='only these rows: a column or parameter')
     add_forms(c)
-    c.add_argument('--dirty', action='store_true', help='also rows made with changed files')
+    c.add_argument('--dirty', action='store_true', help='publish: also rows made with changed files')
+    c.actions_help = _RESULTS_HELP
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #81c00be5
 def _one_of(text, choices):

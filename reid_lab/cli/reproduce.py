@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .numbers import json_line
-from .options import COUNT, check_used
+from .options import COUNT, ActionHelp, check_used
 from .output import print_table, stoppable
 
 # %% ../../nbs/16_cli/44_reproduce.ipynb #06b9c770
@@ -102,6 +102,19 @@ def _reproduce(a):
     return dict(list=_list, check=_check, run=_run)[a.action](a)
 
 
+_FILES = dict(
+    name='of an entry, a checkpoint on a test set (irra-cuhk-pedes)', weights='the released file',
+    data="the dataset's folder or the one above", prefix='of --weights with several networks', json='',
+    tokenizer='of weights that read captions and bring no words: the folder of a BERT model')
+_REPRODUCE_HELP = dict(
+    list=ActionHelp('what is known of released checkpoints (the default)', dict(
+        name='all that is known of this one (default: the names)', json='')),
+    check=ActionHelp('whether everything is in place for an entry', _FILES),
+    run=ActionHelp('score the file of an entry', dict(
+        _FILES, out='the row to write, for others (default: NAME.json)', device='cpu, cuda or auto',
+        batch_size='images at a time (default: 64)')))
+
+
 def add_reproduce(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help
     ) -> None:
     "Add `reproduce` to the command line"
@@ -120,3 +133,4 @@ def add_reproduce(command:Callable[..., argparse.ArgumentParser], # Called with 
     c.add_argument('--device', help='run: cpu, cuda or auto')
     c.add_argument('--batch-size', type=COUNT, metavar='N', help='run: images at a time (default: 64)')
     c.add_argument('--json', action='store_true', help='print JSON')
+    c.actions_help = _REPRODUCE_HELP

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable
 
 from .numbers import json_line
-from .options import check_used, image_size
+from .options import ActionHelp, check_used, image_size
 from .output import pairs
 from ..core.reporting import printable
 
@@ -84,6 +84,22 @@ def _weights(a):
     return 0
 
 
+_SOURCES = ('weights file, or a folder with config.json and model.safetensors, or hf://OWNER/NAME[@REVISION][/FILE], '
+            'which is downloaded once')
+_WEIGHTS_HELP = dict(
+    inspect=ActionHelp('what weights are, and the commands that embed with them', dict(
+        file=_SOURCES, prefix='', json=''), dict(file='WEIGHTS')),
+    convert=ActionHelp('write weights as a .safetensors file of a model of the zoo', dict(
+        file=_SOURCES, target='the .safetensors file to write', model='model of the zoo, see below', prefix='',
+        param='argument of the model', json=''), dict(file='WEIGHTS'), 'models'),
+    export=ActionHelp('write a model as a folder that another program reads', dict(
+        file='a model as for embed', param='argument of the model', out='folder to write, a new one',
+        format='timm, open_clip, reid (of Roboflow) or hf (transformers)', weights='of MODEL, as for embed',
+        tokenizer='of --weights, as for embed', size='height and width of the input, such as 256x128',
+        prefix='of --weights with several networks: what the names of the wanted one begin with', json=''),
+        dict(file='MODEL')))
+
+
 def add_weights(command:Callable[..., argparse.ArgumentParser], # Called with name, function, help, list of its ending
     ) -> None:
     "Add `weights` to the command line"
@@ -108,3 +124,4 @@ def add_weights(command:Callable[..., argparse.ArgumentParser], # Called with na
     c.add_argument('--size', type=image_size, metavar='HxW',
                    help='export: height and width of the input, such as 256x128')
     c.add_argument('--json', action='store_true', help='print JSON')
+    c.actions_help = _WEIGHTS_HELP

@@ -335,15 +335,15 @@ _PLAIN = [
              variant_of='prai', source='whucsy/RotTrans:datasets/prai1581.py',
              dispute='Readers that drop the camera, or number every image, also count matches of the own '
                      'drone.'),
-    Protocol('uav-human', 'Queries ask for images of the same person in the same outfit by a drone.',
+    Protocol('uav-human', 'Images by a drone ask for images of the same person in the same outfit.',
              source='whucsy/RotTrans:datasets/uavhuman.py',
-             dispute='The official test rule was not found; this reader joins action and last number of a '
-                     'name to a camera, so that few images are left out. Others number every image: '
-                     'uav-human.none.'),
-    Protocol('uav-human.none', 'Queries ask for images of the same person in the same outfit by a drone.',
+             dispute='No official test rule was found. The source takes each pair of action and last number in '
+                     'file names for a camera, so that few images are left out. Others take every image for a '
+                     'camera of its own: see uav-human.none.'),
+    Protocol('uav-human.none', 'Images by a drone ask for images of the same person in the same outfit.',
              junk=NOTHING, variant_of='uav-human',
              source='wangshining681/SeCap-AGPReID:fastreid/data/datasets',
-             dispute='A running number is the camera, so that nothing is left out.'),
+             dispute='Every image counts as a camera of its own, so that nothing is left out.'),
 ]
 
 # %% ../../nbs/06_retrieval/36_protocols.ipynb #2ee17152

@@ -87,6 +87,57 @@ def test_help_prints_the_registered_names(command, what, capsys):
     assert e.value.code == 0 and f"\n{what}:\n" in text and all(f"\n  {name} " in text for name in LISTS[what]())
 
 
+def commands_with_actions():
+    commands = next(action for action in parser()._actions if action.dest == "command").choices
+    return {name: command for name, command in commands.items() if command.actions_help}
+
+
+def test_every_command_with_actions_explains_each_of_them():
+    commands = next(action for action in parser()._actions if action.dest == "command").choices
+    for name, command in commands.items():
+        actions = next((action.choices for action in command._actions if action.dest == "action"), ())
+        assert list(command.actions_help) == list(actions), name
+        for wanted in command.actions_help.values():
+            assert {*wanted.takes} | {*wanted.shown_as} <= {action.dest for action in command._actions}
+    assert {"results", "reproduce", "labels", "weights"} <= {*commands_with_actions()}
+
+
+@pytest.mark.parametrize("name", ["results", "reproduce", "labels", "weights"])
+def test_the_help_of_an_action_shows_this_action_only(name, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    command = commands_with_actions()[name]
+    with pytest.raises(SystemExit): main([name, "--help"])
+    whole = capsys.readouterr().out
+    assert f"`reid_lab {name} ACTION --help`" in whole
+    for action, wanted in command.actions_help.items():
+        for words in ([action, "--help"], ["-h", action], [action, "x", "--json", "-h"]):
+            with pytest.raises(SystemExit) as e: main([name, *words])
+            text = capsys.readouterr().out
+            assert e.value.code == 0 and text.startswith(f"usage: reid_lab {name} {action} [-h]")
+        assert max(map(len, text.splitlines())) <= 80
+        assert wanted.about in text and wanted.about in whole
+        others = [about.about for other, about in command.actions_help.items() if other != action]
+        assert not any(f"\n{about}\n" in text for about in others)
+        for argument in command._actions:
+            for option in argument.option_strings:
+                if option.startswith("--") and option != "--help":
+                    assert (f" {option}" in text.split("options:")[1]) == (argument.dest in wanted.takes), (action, option)
+
+
+@pytest.mark.parametrize("action", ["list", "table", "publish", "merge", "predictions", "page"])
+def test_what_the_help_of_results_leaves_out_is_refused(action, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = commands_with_actions()["results"]
+    for argument in command._actions:
+        for option in argument.option_strings:
+            if argument.dest in command.actions_help[action].takes or argument.dest == "help": continue
+            if not option.startswith("--"): continue
+            value = ["a=1"] if option == "--where" else []
+            assert main(["results", action, option, *value]) == 2
+            assert f"{option} is for" in capsys.readouterr().err, option
+    assert not list(tmp_path.iterdir())
+
+
 def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
     "Long lines of a registry wrap below their names; a list that is asked for has a line each"
     monkeypatch.setenv("COLUMNS", "80")

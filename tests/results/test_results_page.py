@@ -1,10 +1,21 @@
 "The page of all results: sources stay apart, text is escaped, and sorting and filtering in a browser"
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from helpers.browser import CHROMIUM, FLAGS
 
 from reid_lab.cli.commands import main
 from reid_lab.results.results_page import ResultTable, all_tables, own_tables, results_page, seeds_text
+
+
+PLACEHOLDER = """() => {
+  const input = document.querySelector("#words"), style = getComputedStyle(input);
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${style.fontSize} ${style.fontFamily}`;
+  return [pen.measureText(input.placeholder).width, input.clientWidth - parseFloat(style.paddingLeft)
+    - parseFloat(style.paddingRight)];
+}"""    # pixels that the text in an empty field needs, and those that there are
 
 
 def rows(**more):
@@ -87,6 +98,28 @@ def test_the_command_writes_the_page_and_refuses_other_names(tmp_path, capsys):
     assert "ends in .html" in capsys.readouterr().err
 
 
+def test_the_command_says_where_it_wrote_and_what_it_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["results", "page", "new/deep/all.html", "--store", "measured"]) == 0
+    assert capsys.readouterr().out == "written to new/deep/all.html, in the new folder new/deep\n"
+    assert main(["results", "page", "new/deep/all.html", "--store", "measured"]) == 0
+    assert capsys.readouterr().out == "written to new/deep/all.html\n"
+    (tmp_path/"file").write_text("x")
+    assert main(["results", "page", "file/all.html", "--store", "measured"]) == 2
+    assert "file is a file, not a folder" in capsys.readouterr().err
+
+
+def test_marks_of_code_are_no_characters_of_the_page():
+    table, = own_tables(rows())
+    table = replace(table, notes=("Made by `reid_lab run <x>` and `y`.", "An odd ` stays."))
+    text = results_page([table, replace(table, source="contributed", notes=())])
+    assert "<li>Made by <code>reid_lab run &lt;x&gt;</code> and <code>y</code>.</li>" in text
+    assert "<li>An odd ` stays.</li>" in text and "scored with <code>reid_lab reproduce run</code>" in text
+    body = results_page(all_tables()).partition("<body>")[2].rpartition("<script>")[0]
+    assert "`" not in body and "Scores on <code>world</code> datasets" in body and body.lstrip().startswith("<h1>")
+    assert text.startswith("<!doctype html>")
+
+
 @pytest.mark.browser
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")
 def test_sorting_and_filtering_in_a_browser(tmp_path):
@@ -125,5 +158,7 @@ def test_sorting_and_filtering_in_a_browser(tmp_path):
         for width in (390, 1366):
             page.set_viewport_size(dict(width=width, height=800))
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            needed, there = page.evaluate(PLACEHOLDER)
+            assert needed <= there, width
         browser.close()
     assert not broken
