@@ -215,7 +215,8 @@ _LABELS_HELP = dict(
     show=ActionHelp('print the marks of a page', dict(
         source='a file of marks, from the button of a page', marks='', json='')),
     apply=ActionHelp('write a manifest in which marks join and part identities', dict(
-        source='features, or a manifest (.csv, .tsv, .jsonl, .parquet)', marks='', out='manifest to write, .csv or .jsonl',
+        source='features, or a manifest (.csv, .tsv, .jsonl, .parquet)', marks='',
+        out='manifest to write, .csv or .jsonl',
         root='where the paths of a manifest start (default: its folder)',
         column='path or pid of a manifest, such as path=file', json='', fresh='replace the manifest')))
 

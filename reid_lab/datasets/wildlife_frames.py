@@ -210,6 +210,7 @@ def _rows_of(frame, root, split=None, asks='test', boxes=False, keep=_KEPT, name
     f = pd.DataFrame(dict(path=_paths(frame, boxes), pid=_numbers(identity), split=part, role='both'))
     f['cam'] = pd.factorize(frame.camera.astype(str), sort=True)[0] if 'camera' in frame else -1
     f['identity'] = identity.to_numpy(object)
+    f['pid_name'] = np.where(f.pid == -1, '', f.identity)   # what a search prints beside an image
     for own in as_list(keep):
         if own in frame: f[own] = _days(frame[own]) if own == 'date' else _texts(frame[own])
     if asks == 'test': _check_no_database(frame, column)

@@ -118,10 +118,10 @@ def test_the_help_of_an_action_shows_this_action_only(name, monkeypatch, capsys)
         assert wanted.about in text and wanted.about in whole
         others = [about.about for other, about in command.actions_help.items() if other != action]
         assert not any(f"\n{about}\n" in text for about in others)
+        listed = text.partition("options:")[2]
         for argument in command._actions:
-            for option in argument.option_strings:
-                if option.startswith("--") and option != "--help":
-                    assert (f" {option}" in text.split("options:")[1]) == (argument.dest in wanted.takes), (action, option)
+            long = [option for option in argument.option_strings if option.startswith("--") and option != "--help"]
+            for option in long: assert (f" {option}" in listed) == (argument.dest in wanted.takes), (action, option)
 
 
 @pytest.mark.parametrize("action", ["list", "table", "publish", "merge", "predictions", "page"])

@@ -93,6 +93,13 @@ def test_the_command_line_takes_the_labels_of_the_frame(large, tmp_path, capsys)
     assert main(["match", str(folder), test, "--model", "bot_tiny", "-k", "1"]) == 0
     assert main(["search", test, "--image", str(folder/"images"/"other.png"), "-k", "1"]) == 0
     assert f"{len(table)} images of {folder} in" in capsys.readouterr().out
+    assert main(["search", test, "--image", str(folder/"images"/"other.png"), "-k", "5"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " images/" in line]
+    name_of = dict(zip(table["path"], table["identity"]))
+    assert len(lines) == 5 and {len(line.split()) for line in lines} <= {3, 5}
+    for line in lines:      # a name, no number; nothing beside an animal that nobody knows
+        path, person = line.split()[2], line.split()[4:]
+        assert person == ([] if name_of[path] == "unknown" else [name_of[path]])
     assert main(["pack", str(folder), "--out", str(tmp_path/"packed")]) == 0
 
 
