@@ -22,6 +22,7 @@ from ..data.box_files import BoxOptions
 from ..data.boxes import Box, Region, region_of
 from ..data.crops import crops_table
 from ..data.images import image_files, upright_size
+from ..data.labels import named_ids
 from ..data.sheets import line_of_row, sheet_of
 from ..data.table import Finding, ReidTable, TableError, row_number
 from .record import Dataset
@@ -200,6 +201,14 @@ def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `came
     return table
 
 
+def _with_names(f):
+    "Names of animals for searches and pages, where labels may have them: of 7 and 007 the numbers alone are kept"
+    names = np.where(f.pid == -1, '', f.identity)
+    try: named_ids('pid', f.pid, names)
+    except ValueError: return f
+    return f.assign(pid_name=names)
+
+
 def _rows_of(frame, root, split=None, asks='test', boxes=False, keep=_KEPT, name='wildlife'):
     "The table of a frame with its boxes as they are written"
     _check_frame(frame)
@@ -210,7 +219,7 @@ def _rows_of(frame, root, split=None, asks='test', boxes=False, keep=_KEPT, name
     f = pd.DataFrame(dict(path=_paths(frame, boxes), pid=_numbers(identity), split=part, role='both'))
     f['cam'] = pd.factorize(frame.camera.astype(str), sort=True)[0] if 'camera' in frame else -1
     f['identity'] = identity.to_numpy(object)
-    f['pid_name'] = np.where(f.pid == -1, '', f.identity)   # what a search prints beside an image
+    f = _with_names(f)
     for own in as_list(keep):
         if own in frame: f[own] = _days(frame[own]) if own == 'date' else _texts(frame[own])
     if asks == 'test': _check_no_database(frame, column)

@@ -124,6 +124,7 @@ def test_boxes_of_the_frame_are_cut_where_it_is_the_file_of_boxes(folder, tmp_pa
     whole = embedded(folder, tmp_path/"whole.npz")
     assert any("bbox is not cut" in f.what for f in check_wildlife(load_dataset("wildlife", folder)))
     assert "its column bbox is not cut" in capsys.readouterr().err and len(set(whole.pid)) == 2
+    assert "pid_name" not in whole.columns      # labels are numbers, and 7 and 007 are one number in two spellings
     cut = embedded(folder, tmp_path/"cut.npz", "--boxes", str(folder/"metadata.csv"))
     assert all(path.endswith("#xywh=0,0,8,16") for path in cut.path)
     assert "is not cut" not in capsys.readouterr().err and not np.allclose(cut.emb, whole.emb)
