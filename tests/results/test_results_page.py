@@ -8,7 +8,6 @@ from helpers.browser import CHROMIUM, FLAGS
 from reid_lab.cli.commands import main
 from reid_lab.results.results_page import ResultTable, all_tables, own_tables, results_page, seeds_text
 
-
 PLACEHOLDER = """() => {
   const input = document.querySelector("#words"), style = getComputedStyle(input);
   const pen = document.createElement("canvas").getContext("2d");
