@@ -33,7 +33,7 @@ def _levels(frame, columns):
 
 
 def _parts(frame, column, random):
-    "Components that the rows tell apart, and random columns that part the rows as the unit does"
+    "Components that these rows can tell apart, and random columns that group the rows just as the unit does"
     unit, *within = random
     asked = [_Part(unit, [unit]), _Part(f'{column}:{unit}', [column, unit])]
     asked += [_Part(f'{name} within {unit}', [unit, name]) for name in within]
@@ -42,7 +42,7 @@ def _parts(frame, column, random):
         levels = _levels(frame, part.columns)
         key = levels.tobytes()
         if seen.get(key) == unit: together.append(part.columns[-1])
-        # a level for each row would be the residual; one that another component has cannot be told from it
+        # one level a row is the residual; the levels of an earlier component cannot be told from it
         if levels.max() + 1 == len(frame) or key in seen: continue
         seen[key] = part.name
         kept.append(part)
@@ -50,7 +50,7 @@ def _parts(frame, column, random):
 
 
 def _check_rows(frame, metric, column, random):
-    "What a model of these rows would take without a word: no random effect, empty levels, rows given twice, no spread"
+    "Refuse what a model would accept silently: no random column, empty levels, rows given twice, no spread"
     import numpy as np
     import pandas as pd
     if not random: raise ValueError("random=() names no column; give random='seed', or the pair ('world', 'seed')")
@@ -85,7 +85,7 @@ def _additive(frame, column, unit):
 
 
 def _degrees(frame, column, unit, names):
-    "Degrees of freedom of the table of variants by units; refused are rows that compare nothing"
+    "Degrees of freedom of the table of variants by units; rows that compare nothing are refused"
     import numpy as np
     cells = frame.drop_duplicates([column, unit])
     n_units = cells[unit].nunique()
@@ -94,8 +94,8 @@ def _degrees(frame, column, unit, names):
                          f'{unit if unit.endswith("s") else unit + "s"}')
     rank = np.linalg.matrix_rank(_additive(cells, column, unit))
     if rank < len(names) + n_units - 1:
-        raise ValueError(f'some variants share no {unit} with the others, so that their difference is one of {unit}s; '
-                         f'run all variants on the same {unit}s')
+        raise ValueError(f'some variants share no {unit} with the others, so that a difference of variants may be one of '
+                         f'{unit}s; run all variants on the same {unit}s')
     degrees = len(cells) - rank
     if degrees < 1:
         raise ValueError(f'{len(cells)} of {len(names)}x{n_units} pairs of variant and {unit} leave {degrees} degrees '
@@ -109,7 +109,7 @@ def _degrees(frame, column, unit, names):
 
 
 def _fit(frame, fixed, unit, parts):
-    "The fitted model of `score`, in units of its standard deviation, with the components of each unit"
+    "The model of `score` as fitted; scores are divided by their standard deviation before"
     mixed = extra_library('statsmodels.regression.mixed_linear_model', 'mixed',
                           'mixed-effects models are fitted by statsmodels',
                           'paired_table compares without it')
@@ -145,9 +145,9 @@ def _footnote(components, degrees, together, column, unit, n):
     "What was estimated, and what could not be"
     spread = ', '.join(f'{name} {value:.2f}' for name, value in components.items())
     text = (f'Standard deviations: {spread}; {degrees} degrees of freedom; p_holm: comparisons counted: {n} (Holm).')
-    if together: text += f" {' and '.join(together)} parts the rows as {unit} does, so both are one effect."
+    if together: text += f" {' and '.join(together)} and {unit} group the rows alike, so both are one effect."
     if f'{column}:{unit}' not in components:
-        text += f' One row of a variant in a {unit}: how variants differ from {unit} to {unit} is the residual.'
+        text += f' Each variant has one row a {unit}: how variants differ from {unit} to {unit} is the residual.'
     return text
 
 
