@@ -94,8 +94,8 @@ def _degrees(frame, column, unit, names):
                          f'{unit if unit.endswith("s") else unit + "s"}')
     rank = np.linalg.matrix_rank(_additive(cells, column, unit))
     if rank < len(names) + n_units - 1:
-        raise ValueError(f'some variants share no {unit} with the others, so that a difference of variants may be one of '
-                         f'{unit}s; run all variants on the same {unit}s')
+        raise ValueError(f'some variants share no {unit} with the others, so that a difference of variants may be '
+                         f'one of {unit}s; run all variants on the same {unit}s')
     degrees = len(cells) - rank
     if degrees < 1:
         raise ValueError(f'{len(cells)} of {len(names)}x{n_units} pairs of variant and {unit} leave {degrees} degrees '
