@@ -76,13 +76,13 @@ def trainings(seed, methods, names):
     for method in methods:
         for batches in names if method != "start" else ["random"]:
             settings = method_settings(dict(name=method), "quick", batches=batches)
-            if batches not in counted: counted[batches] = batch_rivals(case.train, settings, seed)
             done = train_text(case.train, settings, seed, quiet=True)
-            row = dict(preset="quick", seed=seed, method=method, batches=batches if method != "start" else "none",
-                       steps=done.steps, **counted[batches], **scores(done.model, case))
+            if done.steps and batches not in counted: counted[batches] = batch_rivals(case.train, settings, seed)
+            seen = dict(batches=batches, **counted[batches]) if done.steps else dict(batches="none")
+            row = dict(preset="quick", seed=seed, method=method, steps=done.steps, **seen, **scores(done.model, case))
             for name, table in dict(known=known, new=new).items():
                 row[f"R1_{name}_people"] = evaluate(done.model, table, "test", 0)["itc"]["R1"]
-            yield row | dict(train_s=done.seconds)
+            yield row
 
 
 if __name__ == "__main__":
