@@ -1,4 +1,4 @@
-"""Is there a gap that DMG-Net could close? BoT trained inside the test domains beside BoT and DMG-Net; rows go to a CSV file.
+"""Is there a gap that DMG-Net could close? BoT trained in the test domains beside BoT and DMG-Net; rows go to a CSV.
 
     python benchmarks/dmg_gap.py [--seeds 1000] [--out dmg_gap.csv]
 
