@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..core.basics import check_choice, check_whole
+from ..core.basics import check_choice, check_whole, named_fields
 from ..core.statistics import resampled_means
 from ..figures.comparisons import paired_differences, score_against_time
 from ..models.weights.seen import is_world
@@ -64,6 +64,7 @@ def _comparable(protocol, junk):
     return protocol
 
 
+@named_fields
 @dataclass(frozen=True)
 class CompareSettings:
     "What counts in a comparison"

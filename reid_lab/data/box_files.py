@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..core.basics import check_choice, check_whole
+from ..core.basics import check_choice, check_whole, named_fields
 from ..core.files import file_kind, safe_join, wrong_file
 from ..core.reporting import progress
 from .boxes import DIGITS, Box, Region, check_margin, file_of
@@ -32,6 +32,7 @@ from .sheets import not_utf8, text_encoding
 PEDESTRIAN = 1 # class of MOTChallenge
 
 
+@named_fields
 @dataclass(frozen=True)
 class BoxOptions:
     "Where boxes are, which count, and how crops are cut"

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ..analysis.compare import CompareSettings, Comparison, ModelFeatures, compare_features
 from ..analysis.fuse import Fused, fuse_features
-from ..core.basics import check_choice, check_whole
+from ..core.basics import check_choice, check_whole, named_fields
 from ..core.files import split_label
 from ..core.reporting import phase
 from ..data.crops import crops_table
@@ -144,6 +144,7 @@ def _of_dataset(entry, dataset):
     return _of_files(entry, [_side_in(alone[0], side) for side in ('query', 'gallery')])
 
 # %% ../../nbs/14_recipes/70_compare.ipynb #3b239427
+@named_fields
 @dataclass(frozen=True)
 class SetOptions:
     "How datasets are read, and what is asked"
@@ -227,6 +228,7 @@ def open_set(name:str | Path, # Key of a dataset, a folder of people, or a manif
     return _registered(name, options) if is_registered(name) else _own_folder(name, options)
 
 # %% ../../nbs/14_recipes/70_compare.ipynb #a5470184
+@named_fields
 @dataclass(frozen=True)
 class EmbedOptions:
     "How models embed"

@@ -29,7 +29,7 @@ from torch import nn
 from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, no_person, search_scores
 from ..analysis.search import Answer, as_questions, ask, find, with_chance
 from ..analysis.together import Together, ask_together, find_together
-from ..core.basics import as_list, check_choice, check_whole, pick_device, warn_caller
+from ..core.basics import as_list, check_choice, check_whole, named_fields, pick_device, warn_caller
 from ..core.files import read_plan, remove_parts
 from ..core.old_names import gathered
 from ..core.reporting import progress
@@ -435,6 +435,7 @@ def check_output(out:Path | str, # File or folder that features are to be writte
     return check_target(out, 'out')
 
 # %% ../../nbs/14_recipes/65_crops.ipynb #e6af10fc
+@named_fields
 @dataclass(frozen=True)
 class CropOptions:
     "How crops are read and embedded"

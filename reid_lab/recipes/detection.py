@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..core.basics import check_whole
+from ..core.basics import check_whole, named_fields
 from ..core.files import atomic_path, safe_join
 from ..core.reporting import progress
 from ..data.box_files import SIDES
@@ -22,6 +22,7 @@ from ..data.images import folder_files, read_image
 from ..models.detectors import DETECTORS, Detector
 
 # %% ../../nbs/14_recipes/71_detection.ipynb #9a6e1896
+@named_fields
 @dataclass(frozen=True)
 class DetectOptions:
     "Which frames are read and which boxes are kept"

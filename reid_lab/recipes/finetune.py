@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from ..core.basics import check_choice, check_fields, stream, warn_caller
+from ..core.basics import check_choice, check_fields, named_fields, stream, warn_caller
 from ..core.distributed import from_all, from_main
 from ..data.loaders import Batches, pk_order
 from ..data.packed import is_packed
@@ -164,6 +164,7 @@ def last_division(table:ReidTable, # Crops
     return Division(_sorted_ids(train), _sorted_ids(val))
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #b913f8fe
+@named_fields
 @dataclass(frozen=True)
 class FinetuneTrain:
     "Start, budget and divisions of a fine-tuning"
@@ -412,6 +413,7 @@ def finetune(table:ReidTable, # Crops
     return Finetuned(model.eval(), before.eval().to(next(model.parameters()).device), best.epoch, best.scores, done)
 
 # %% ../../nbs/14_recipes/61_finetune.ipynb #d41a21cc
+@named_fields
 @dataclass(frozen=True)
 class Source:
     "Where the crops of a run are from"

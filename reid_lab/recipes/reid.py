@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..core.basics import check_choice, check_fields, pick_device, warn_caller
+from ..core.basics import check_choice, check_fields, named_fields, pick_device, warn_caller
 from ..data.images import RESAMPLING
 from ..data.loaders import Batches
 from ..data.table import ReidTable
@@ -58,6 +58,7 @@ REID_SCHEDULES = dict( # Factor of the rate; epochs are stretched to the length 
     clip_reid=lambda step, total, epoch, form: lr_bot_warmup_multistep(60*epoch, (30, 50), .1, 10, .1, form))
 
 
+@named_fields
 @dataclass(frozen=True)
 class ReidTrain:
     "Model, budget and optimiser"

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..analysis.text_scores import evaluate
-from ..core.basics import check_choice, check_fields, check_record, pick_device, warn_caller
+from ..core.basics import check_choice, check_fields, check_record, named_fields, pick_device, warn_caller
 from ..core.distributed import main_first
 from ..data.augment import AUGMENT
 from ..data.loaders import Batches, FamilyOrder, FreeOrder, masked_singly, masked_words
@@ -52,6 +52,7 @@ from ..training.schedules import lr_irra_cosine, lr_linear
 TEXT_BATCHES = ('random', 'families')
 
 
+@named_fields
 @dataclass(frozen=True)
 class TextTrain:
     "Model, budget and optimiser"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
-from ..core.basics import check_choice, check_fields, check_whole
+from ..core.basics import check_choice, check_fields, check_whole, named_fields
 from ..data.loaders import Batches
 from ..data.table import ReidTable
 from ..datasets.registry import load_dataset
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from reid_lab.experiments.params import Params
 
 # %% ../../nbs/14_recipes/38_unsupervised.ipynb #38cc0006
+@named_fields
 @dataclass(frozen=True)
 class UnsupervisedTrain:
     "Model, budget, clusters and loss"

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..core.basics import check_choice
+from ..core.basics import check_choice, named_fields
 from ..core.stopping import StopWatch
 
 # %% ../../nbs/08_training/25_options.ipynb #7c1b9d2e
@@ -143,6 +143,7 @@ def _hours(value):
     raise ValueError(f"max_hours={value!r} must be a number of hours above 0, such as 7.5")
 
 
+@named_fields
 @dataclass(frozen=True)
 class Execution:
     "How a run is executed; every field takes the text of the option, too"
