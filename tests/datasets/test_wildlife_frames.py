@@ -11,6 +11,7 @@ from reid_lab.data.table import TableError
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.datasets.wildlife_frames import check_wildlife, crops_or_frame, is_wildlife, read_wildlife, wildlife_table
+from reid_lab.recipes.finetune import Source, load_source
 from reid_lab.retrieval.embeddings import Embeddings
 from reid_lab.retrieval.metrics import retrieval_metrics
 
@@ -184,7 +185,7 @@ def test_a_frame_whose_boxes_all_lie_outside_is_refused(boxed):
     assert len(wildlife_table(lost, folder, boxes=True)) == 8     # files that are lost have a check of their own
 
 
-def test_whole_images_of_a_frame_with_boxes_are_said_by_compare_and_pack(boxed, tmp_path, capsys):
+def test_whole_images_of_a_frame_with_boxes_are_said_by_all_that_read_it(boxed, tmp_path, monkeypatch, capsys):
     folder, frame = boxed
     assert main(["doctor", str(folder)]) == 0
     said = [line.strip() for line in capsys.readouterr().out.splitlines() if "is not cut" in line]
@@ -199,6 +200,14 @@ def test_whole_images_of_a_frame_with_boxes_are_said_by_compare_and_pack(boxed, 
     assert main(["pack", str(folder), "--out", str(tmp_path/"packed")]) == 0
     assert "is not cut" in capsys.readouterr().err
     assert any("is not cut" in text for text in wildlife_table(frame, folder).remarks)
+    embedded(folder, tmp_path/"all.npz")
+    capsys.readouterr()
+    assert main(["match", str(folder), str(tmp_path/"all.npz"), "--model", "bot_tiny", "-k", "1"]) == 0
+    assert "note: its column bbox is not cut" in capsys.readouterr().err
+    frame.assign(identity=[f"t{k//2}" for k in range(8)]).to_csv(folder/"metadata.csv", index=False)
+    monkeypatch.setattr("reid_lab.recipes.finetune.check_people", lambda *a: None)     # too few for a training
+    with pytest.warns(UserWarning, match="data_root=.*its column bbox is not cut"):
+        load_source(Source(data_root=str(folder)))
 
 
 def test_lost_files_and_rows_without_a_name_are_named(folder, capsys):
