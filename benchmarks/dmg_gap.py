@@ -1,6 +1,6 @@
 """Is there a gap that DMG-Net could close? BoT trained in the test domains beside BoT and DMG-Net; rows go to a CSV.
 
-    python benchmarks/dmg_gap.py [--seeds 1000] [--out dmg_gap.csv]
+    python benchmarks/dmg_gap.py [--seeds 1000 1001] [--out dmg_gap.csv]
 
 The World of the A/B/C schema with more people at the sites of Test-B and Test-C: 25 a site are tested, as in the quick
 preset, and the other 90 train the oracle of this test, as many people and images as the source has. Test-A shows new
@@ -58,7 +58,7 @@ def trainings(seed):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1000])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1000, 1001])
     parser.add_argument("--out", default=str(Path(__file__).with_suffix(".csv")))
     args = parser.parse_args()
     rows = []
