@@ -180,7 +180,7 @@ class ModalityOrder:
 
 # %% ../../nbs/01_data/50_loaders.ipynb #a71c0de2
 class FamilyOrder:
-    "Batches that hold families of look-alikes, each person with one sample; every sample comes about once an epoch"
+    "Batches that hold families of look-alikes, each person with one sample; what fills no batch is left out"
     def __init__(self, column:str='family', # Number of each person's family; below 0 or missing: none
         ) -> None:
         self.column = column
@@ -201,7 +201,16 @@ class FamilyOrder:
             n = frame['pid'].nunique()
             raise ValueError(f"batch_size={batch_size} is larger than the number of people ({n}), of whom each comes "
                              f"once into a batch of families; use at most {n}")
+        _warn_of_rest(len(batches)*batch_size, len(frame), batch_size)
         return [batches[number] for number in rng.permutation(len(batches))]
+
+
+def _warn_of_rest(used, n, batch_size):
+    "Warn where batches of different people leave out more than a tenth of an epoch"
+    if used >= .9*n: return
+    warn_caller(f'batches of families: {used} of {n} samples are in an epoch. Each person comes once into a batch of '
+                f'{batch_size}, and samples that fill none are left out, others in each epoch; a smaller batch_size '
+                'leaves out fewer')
 
 
 def _one_of_each(pid, rng):

@@ -296,6 +296,7 @@ def hub_notes(frame:pd.DataFrame, # From `score_settings`, with `seed`
     "Which methods drew the queries of which cameras to a few images"
     where = ['seed', 'cam']
     if 'hub' not in frame: return []    # rows of an earlier version
+    frame = frame.dropna(subset='hub')
     before = frame[frame.variant == base].set_index(where).hub
     notes = []
     for variant, rows in frame[frame.variant != base].groupby('variant', sort=False):

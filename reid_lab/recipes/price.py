@@ -568,7 +568,7 @@ def _helps(price, gpu):
             f'{_size(last.step.memory)}; take a smaller model or batch, or more --processes']
 
 
-_ON_TOP = dict(unsupervised=', features and clusters of each epoch')
+_ON_TOP = dict(unsupervised=', features and clusters of each epoch', dart3=', adaptation')
 
 
 def price_lines(price:RunPrice, # From `price_run`

@@ -77,6 +77,25 @@ def check_opens(entry:Reproduction, # What is to be repeated
     if entry.closed: raise ValueError(f'{entry.name} cannot be repeated yet: {entry.closed}')
 
 
+def _layout_finding(entry:Reproduction, # What is to be repeated
+    given:Given, # Its file
+    ) -> Finding: # An error if the file is of another layout than the entry's: it may load, and is another network
+    "What the names in a file say it holds"
+    seen = inspect_weights(given.weights, given.prefix)
+    if seen['layout'] in entry.layouts or seen['layout'] == 'reid_lab':
+        return Finding('ok', f"the file holds {seen['about']}: {seen['kind']}, {seen['tensors']} tensors")
+    remedy = f"{entry.name} is a {entry.container}; `reid_lab weights inspect` says what this file is"
+    return Finding('error', f"the file holds {seen['about']}", str(given.weights), remedy)
+
+
+def _check_layout(entry:Reproduction, # What is to be repeated
+    given:Given, # Its file
+    ) -> None:
+    "Refuse a file of another layout than an entry's, such as a BoT's for an AGW"
+    finding = _layout_finding(entry, given)
+    if finding.level == 'error': raise ValueError(f'--weights {given.weights}: {finding.what}; {finding.remedy}')
+
+
 def check_tower_of(entry:Reproduction, # What is to be repeated
     given:Given, # Its file
     ) -> None:
@@ -102,6 +121,7 @@ def open_released(entry:Reproduction, # What is to be repeated
     ) -> nn.Module: # In evaluation mode
     "The released network, prepared as the entry says"
     check_opens(entry)
+    _check_layout(entry, given)
     check_tower_of(entry, given)
     if entry.tokenizer and not given.tokenizer:
         raise ValueError(f'{entry.name} reads captions, and its file brings no words: give {entry.tokenizer}')
@@ -160,12 +180,9 @@ def weights_findings(entry:Reproduction, # What is to be repeated
     if entry.closed: return [Finding('error', f'{entry.name} cannot be repeated yet: {entry.closed}')]
     if not weights_place(given.weights).path.exists():
         return [Finding('error', f'--weights {given.weights} does not exist', '', f'released at {entry.release}')]
-    try: seen = inspect_weights(given.weights, given.prefix)
+    try: found = [_layout_finding(entry, given)]
     except (ValueError, OSError) as e: return [Finding('error', str(e))]
-    if seen['layout'] not in entry.layouts and seen['layout'] != 'reid_lab':
-        remedy = f"{entry.name} is a {entry.container}; `reid_lab weights inspect` says what this file is"
-        return [Finding('error', f"the file holds {seen['about']}", str(given.weights), remedy)]
-    found = [Finding('ok', f"the file holds {seen['about']}: {seen['kind']}, {seen['tensors']} tensors")]
+    if found[0].level == 'error': return found
     if entry.sha256 and file_sha256(local_weights_file(given.weights)) != entry.sha256:
         found.append(Finding('warn', 'its SHA-256 is not that of the released file', '', 'download it again'))
     return found + _opened_without_memory(entry, given)

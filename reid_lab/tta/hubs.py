@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.basics import check_whole, warn_caller
+from ..core.basics import check_number, check_whole, warn_caller
 
 # %% ../../nbs/10_tta/05_hubs.ipynb #1390a51e
 def hub_share(q:torch.Tensor, # (Q,D) features of queries
@@ -19,15 +19,19 @@ def hub_share(q:torch.Tensor, # (Q,D) features of queries
     ) -> float: # 1/Q to 1
     "Share of the queries that have the same nearest gallery image, for the most frequent image; no labels are used"
     check_whole('rows', rows, 1)
+    q, g = torch.as_tensor(q), torch.as_tensor(g)
     if not len(q) or not len(g): raise ValueError(f'{len(q)} queries and {len(g)} gallery images have no nearest image')
-    named = torch.zeros(len(g), dtype=torch.long)
+    if q.shape[1] != g.shape[1]: raise ValueError(f'q has {q.shape[1]} dimensions and g has {g.shape[1]}')
+    for name, features in (('q', q), ('g', g)):
+        if not torch.isfinite(features).all(): raise ValueError(f'{name} has features that are no finite numbers')
+    votes = torch.zeros(len(g), dtype=torch.long)   # queries that an image is nearest to
     for part in q.split(rows):
         nearest = torch.cdist(part.float(), g.float()).argmin(1)
-        named += torch.bincount(nearest.cpu(), minlength=len(g))
-    return named.max().item()/len(q)
+        votes += torch.bincount(nearest.cpu(), minlength=len(g))
+    return votes.max().item()/len(q)
 
 # %% ../../nbs/10_tta/05_hubs.ipynb #a94db784
-GROWTH, FEWEST = 2., 5     # A hub has grown if it is so many times what it was, and so many queries agree
+GROWTH, FEWEST = 2., 5     # A hub has grown if its odds are so many times what they were, and so many queries agree
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,17 @@ class Hubs:
     after: float    # Likewise
     n_query: int    # Queries
 
+    def __post_init__(self):
+        for name in ('before', 'after'): check_number(name, getattr(self, name), 0, 1)
+        check_whole('n_query', self.n_query, 1)
+
     @property
     def grew(self) -> bool:
         "Whether so many more queries agree that the adaptation should be doubted"
-        before, after = (round(share*self.n_query) for share in (self.before, self.after))
-        return after >= FEWEST and after >= GROWTH*before
+        n = self.n_query
+        before, after = (round(share*n) for share in (self.before, self.after))
+        odds_grew = after*(n - before) >= GROWTH*before*(n - after)     # of small shares: the shares themselves
+        return after >= FEWEST and after > before and odds_grew
 
     def __str__(self):
         return (f'{100*self.after:.0f} % of {self.n_query} queries have the same nearest gallery image, '

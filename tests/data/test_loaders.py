@@ -1,4 +1,6 @@
 """Batches depend on seed, epoch and number only; bad data is refused with a reason."""
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -279,3 +281,14 @@ def test_an_epoch_says_its_own_length():
     lengths = [loader.n_batches(e) for e in range(6)]
     assert lengths == [len(list(loader.epoch(e))) for e in range(6)] and len(set(lengths)) > 1
     assert len(loader) == lengths[0]
+
+
+def test_batches_of_families_say_how_much_of_an_epoch_they_leave_out():
+    "127 people with 4 images each: a pass over them fills one batch of 64"
+    frame = pd.DataFrame(dict(pid=np.repeat(np.arange(127), 4), family=-1))
+    with pytest.warns(UserWarning, match="256 of 508 samples are in an epoch"):
+        batches = FamilyOrder()(frame, 64, np.random.default_rng(0))
+    assert len(batches) == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(FamilyOrder()(frame, 12, np.random.default_rng(0))) == 40

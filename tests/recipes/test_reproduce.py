@@ -361,6 +361,22 @@ def test_the_file_of_another_tower_is_refused_in_the_words_of_this_command(folde
     assert "`reid_lab reproduce` knows it as fastreid-" in errors(found.weights)[0]
 
 
+@pytest.mark.parametrize("name, without", [("agw-market1501", ""), ("bot-market1501", "bottleneck.")])
+def test_a_file_of_another_layout_is_not_scored(name, without, folders, tmp_path, monkeypatch, capsys):
+    "A BoT loads into an AGW, and a network without its neck into a BoT: their rows would name another network"
+    case = bot_case(tmp_path, monkeypatch)
+    state = {k: v for k, v in torch.load(case.weights).items() if not without or not k.startswith(without)}
+    torch.save(state, case.weights)
+    monkeypatch.chdir(tmp_path)
+    words = [name, "--weights", str(case.weights), "--data", str(folders)]
+    said = []
+    for action, code in (("check", 1), ("run", 2)):
+        assert main(["reproduce", action, *words]) == code
+        said.append("".join(capsys.readouterr()))
+        assert "the file holds a" in said[-1] and "weights inspect" in said[-1]
+    assert not (tmp_path/f"{name}.json").exists()
+
+
 def test_an_entry_without_a_dataset_has_no_heading_for_it(capsys):
     assert main(["reproduce", "check", "sg-former-s", "--weights", "none.pth", "--data", "."]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -425,6 +441,8 @@ def test_the_folder_of_the_datasets_may_be_set(tmp_path, capsys, monkeypatch):
 
 def test_the_help_says_what_each_action_does(capsys):
     with pytest.raises(SystemExit): main(["reproduce", "list", "--help"])
+    assert "--weights" not in capsys.readouterr().out
+    with pytest.raises(SystemExit): main(["reproduce", "--help"])
     said = "".join(capsys.readouterr().out.split())      # lines are broken where the terminal ends
     assert "list(default):whatisknown;check:iseverythinginplace" in said and "irra-cuhk-pedes" in said
 

@@ -244,7 +244,8 @@ def given(device):
     def drawn(*shape): return torch.randn(*shape, generator=rng).to(device).requires_grad_()
     return dict(emb=drawn(8, 6), other=drawn(8, 6), tokens=drawn(8, 5, 6), words=drawn(8, 5, 6),
                 scores=drawn(8, 4), wide=drawn(8, 3, 5), two=drawn(8, 2), centers=drawn(4, 6),
-                sigma=drawn(8).detach().exp(), pid=(torch.arange(8)//2).to(device))
+                sigma=drawn(8).detach().exp(), pid=(torch.arange(8)//2).to(device),
+                modality=(torch.arange(8) % 2).to(device))
 
 
 LOSSES = {
@@ -255,7 +256,8 @@ LOSSES = {
     "center": lambda x: image.center(x["emb"], x["pid"], x["centers"]),
     "circle": lambda x: image.circle(x["emb"], x["pid"]),
     "supcon": lambda x: image.supcon(x["emb"], x["other"], x["pid"]),
-    "hetero_center": lambda x: modality.hetero_center(x["emb"], x["pid"], torch.arange(8, device=x["pid"].device) % 2),
+    "hetero_center": lambda x: modality.hetero_center(x["emb"], x["pid"], x["modality"]),
+    "hetero_center_before": lambda x: modality.hetero_center_before(x["emb"], x["pid"], x["modality"]),
     "clothes_classification": lambda x: clothes.clothes_classification(x["emb"], x["pid"], x["centers"]),
     "clothes_adversarial": lambda x: clothes.clothes_adversarial(x["emb"], x["pid"], x["centers"],
                                                                  torch.arange(4, device=x["pid"].device)//2),

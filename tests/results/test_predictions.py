@@ -160,7 +160,9 @@ def test_predictions_of_the_project_name_rows_that_exist():
     (r"of (\d+) for Worlds 5 to 9, (\d+) held, (\d+) failed and (\d+) are open",
      lambda one: set(one.seeds) == {5, 6, 7, 8, 9}),
     (r"of (\d+) for cameras with people of their own, (\d+) held, (\d+) failed and (\d+) are open",
-     lambda one: one.where["dataset"] == "world-quick-views")])
+     lambda one: one.where["dataset"] == "world-quick-views"),
+    (r"of (\d+) for infrared cameras, (\d+) held, (\d+) failed and (\d+) are open",
+     lambda one: one.where.get("study") == "infrared")])
 def test_the_readme_counts_what_came_out(pattern, of_group):
     text = " ".join((ROOT/"README.md").read_text(encoding="utf-8").split())
     said = re.search(pattern, text)
@@ -168,6 +170,15 @@ def test_the_readme_counts_what_came_out(pattern, of_group):
     verdicts = Counter(one.verdict for one in found if of_group(one.prediction))
     counts = (verdicts.total(), *(verdicts[name] for name in ("held", "failed", "open")))
     assert tuple(map(int, said.groups())) == counts and verdicts["waiting"] == 0
+
+
+def test_the_readme_says_how_many_last():
+    text = " ".join((ROOT/"README.md").read_text(encoding="utf-8").split())
+    said = re.search(r"\(Holm\) leaves (\d+) of the (\d+)\.", text)
+    found = outcomes(load_results(ROOT/"results"/"runs.csv"), ROOT/"results"/"predictions.json")
+    table = predictions_table(found, {}, ROOT)
+    counts = [int((table[column] == "held").sum()) for column in ("after_holm", "verdict")]
+    assert [int(number) for number in said.groups()] == counts
 
 
 def test_a_held_prediction_lasts_by_the_p_values_of_its_study_alone():

@@ -34,6 +34,15 @@ def test_nothing_to_count():
     g = torch.zeros(3, 4)
     with pytest.raises(ValueError, match="0 queries and 3 gallery images"): hub_share(torch.zeros(0, 4), g)
     with pytest.raises(ValueError, match="rows=0"): hub_share(torch.zeros(1, 4), g, rows=0)
+    with pytest.raises(ValueError, match="q has 5 dimensions and g has 4"): hub_share(torch.zeros(1, 5), g)
+    with pytest.raises(ValueError, match="g has features that are no finite"): hub_share(torch.zeros(1, 4), g/0)
+    with pytest.raises(ValueError, match="before=5"): Hubs(5, 36, 98)
+
+
+@pytest.mark.parametrize("before, after, grew", [(.05, .1, True), (.05, .09, False), (.55, 1., True), (.55, .6, False),
+                                                 (1., 1., False), (.5, .67, True), (.02, .04, False)])
+def test_odds_of_a_hub(before, after, grew):
+    assert Hubs(before, after, 100).grew is grew
 
 
 def test_an_adaptation_that_collapses_is_told(sides):
