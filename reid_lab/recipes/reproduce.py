@@ -29,6 +29,7 @@ from ..datasets.registry import DATASETS, load_dataset
 from ..experiments.run import environment, git_commit
 from ..models.convert import inspect_weights, towers_of
 from reid_lab.models.weights.formats import (
+    OURS,
     local_weights_file,
     networks,
     open_weights,
@@ -82,10 +83,12 @@ def _layout_finding(entry:Reproduction, # What is to be repeated
     ) -> Finding: # An error if the file is of another layout than the entry's: it may load, and is another network
     "What the names in a file say it holds"
     seen = inspect_weights(given.weights, given.prefix)
-    if seen['layout'] in entry.layouts or seen['layout'] == 'reid_lab':
-        return Finding('ok', f"the file holds {seen['about']}: {seen['kind']}, {seen['tensors']} tensors")
-    remedy = f"{entry.name} is a {entry.container}; `reid_lab weights inspect` says what this file is"
-    return Finding('error', f"the file holds {seen['about']}", str(given.weights), remedy)
+    ours = seen['layout'] == OURS.name      # such as a released file that `reid_lab weights convert` has written anew
+    holds = f"the file holds {seen['about']}" + (f" for {seen['fits'][0]}" if ours else '')
+    if entry.model in seen['fits'] if ours else seen['layout'] in entry.layouts:
+        return Finding('ok', f"{holds}: {seen['kind']}, {seen['tensors']} tensors")
+    remedy = f"the file of {entry.name} is a {entry.container}; `reid_lab weights inspect` says what this file is"
+    return Finding('error', holds, str(given.weights), remedy)
 
 
 def _check_layout(entry:Reproduction, # What is to be repeated

@@ -41,7 +41,7 @@ from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
 from reid_lab.models.solider import SOLIDERS, SoliderSizes
 from reid_lab.models.timm_towers import timm_tower
 from reid_lab.recipes.compare import EmbedOptions
-from reid_lab.recipes.reproduce import Given, check_ready_for, list_sum, open_released, reproduce
+from reid_lab.recipes.reproduce import Given, check_ready_for, list_sum, open_released, reproduce, weights_findings
 from reid_lab.results import reproductions as known
 from reid_lab.results.contributed import check_contribution, merge_contributions
 from reid_lab.results.published import TEST_SETS
@@ -375,6 +375,19 @@ def test_a_file_of_another_layout_is_not_scored(name, without, folders, tmp_path
         said.append("".join(capsys.readouterr()))
         assert "the file holds a" in said[-1] and "weights inspect" in said[-1]
     assert not (tmp_path/f"{name}.json").exists()
+
+
+def test_a_converted_file_of_another_model_is_not_scored(tmp_path, monkeypatch, capsys):
+    "What `weights convert` wrote says for which model"
+    bot_case(tmp_path, monkeypatch)
+    files = [str(tmp_path/name) for name in ("market.pth", "ours.safetensors")]
+    assert main(["weights", "convert", *files, "--model", "bot_r50"]) == 0
+    given = Given(files[1], tmp_path)
+    assert errors(weights_findings(known.reproduction("bot-market1501"), given)) == []
+    (said,) = errors(weights_findings(known.reproduction("agw-market1501"), given))
+    assert said == "the file holds weights of this library for bot_r50"
+    with pytest.raises(ValueError, match="for bot_r50; the file of agw-market1501 is a torch file"):
+        open_released(known.reproduction("agw-market1501"), given)
 
 
 def test_an_entry_without_a_dataset_has_no_heading_for_it(capsys):
