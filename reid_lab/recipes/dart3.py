@@ -294,20 +294,18 @@ def hub_notes(frame:pd.DataFrame, # From `score_settings`, with `seed`
     base:str='No adaptation', # Variant that hubs are compared with
     ) -> list[str]: # A sentence a variant whose hubs grew; none without rows of the base
     "Which methods drew the queries of which cameras to a few images"
-    where = ['seed', 'cam']
     if 'hub' not in frame: return []    # rows of an earlier version
-    frame = frame.dropna(subset='hub')
-    before = frame[frame.variant == base].set_index(where).hub
+    frame, camera = frame.dropna(subset='hub'), ['seed', 'cam']
+    before = frame[frame.variant == base].set_index(camera).hub.rename('before')
+    both = frame[frame.variant != base].join(before, on=camera, how='inner')
+    both['hubs'] = [Hubs(r.before, r.hub, int(r.n_query)) for r in both.itertuples()]
+    grew = both[np.array([hubs.grew for hubs in both.hubs], bool)]
     notes = []
-    for variant, rows in frame[frame.variant != base].groupby('variant', sort=False):
-        hubs = {(r.seed, r.cam): Hubs(before[r.seed, r.cam], r.hub, int(r.n_query))
-                for r in rows.itertuples() if (r.seed, r.cam) in before.index}
-        grew = {at: one for at, one in hubs.items() if one.grew}
-        if not grew: continue
-        (seed, cam), worst = max(grew.items(), key=lambda pair: pair[1].after)
-        notes.append(f'{variant} draws the queries of {len(grew)} of {len(hubs)} cameras (of all seeds) '
-                     'to a few images. '
-                     f'Most on camera {cam} of seed {seed}: {worst}.')
+    for variant, rows in grew.groupby('variant', sort=False):
+        n_cameras = (both.variant == variant).sum()
+        worst = rows.loc[rows.hub.idxmax()]
+        notes.append(f'{variant} draws the queries of {len(rows)} of {n_cameras} cameras (of all seeds) to a few '
+                     f'images. Most on camera {worst.cam} of seed {worst.seed}: {worst.hubs}.')
     return notes
 
 # %% ../../nbs/14_recipes/25_dart3.ipynb #6c11079b
