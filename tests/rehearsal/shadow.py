@@ -3,8 +3,9 @@
 They refuse what tensors of a GPU refuse: to be mixed with those of the CPU, to become arrays, to be drawn with
 a generator of the CPU, and to be read before a copy has ended. Everything else is computed as the CPU computes
 it. `install()` changes torch for the whole process; it comes before the import of what is rehearsed, in a
-process of its own. The device is made with `torch.utils.backend_registration`, which torch has had since 2.9,
-as an experiment.
+process of its own. What it cannot find: wrong or missing kernels, faults of NCCL between processes, rounding of
+another processor, too little memory, and slowness; those are for `make gpu`, on a card. The device is made with
+`torch.utils.backend_registration`, which torch has had since 2.9, as an experiment.
 
     REID_LAB_REHEARSAL=1 PYTHONPATH=tests/rehearsal/site python -m reid_lab run camel -p device=shadow
 """
