@@ -61,10 +61,11 @@ def row_of(world, place):
     losses, metric = PLACES[place]
     s = arm_settings(INFRARED, dict(name="order"))
     kw = tuple(dict(s.model_kw, metric=metric).items())
-    table, watch = arm_world(INFRARED, "quick", world).table(), Watch()
+    searched, watch = arm_world(INFRARED, "quick", world), Watch()
+    table = searched.table()
     done = train_reid(table, s, world, quiet=True, scheme=by_modality(table, s), callbacks=[watch], losses=losses,
                       model_kw=kw)
-    scores = score_features(done.model, table, INFRARED.protocols)
+    scores = score_features(done.model, searched, INFRARED.protocols)
     before, behind = spread(done.model, table.query("test"))
     name = losses.split("*")[-1]
     return dict(world=world, place=place, losses=losses, metric=metric,

@@ -12,6 +12,8 @@ from ..core.basics import check_choice
 from .arms import run_arm
 from .clothes import CLOTHES, CLOTHES_RATES
 from .infrared import INFRARED, INFRARED_RATES
+from .occluded import OCCLUDED, OCCLUDED_RATES
+from .tracklets import TRACKLETS, TRACKLETS_RATES
 from ..training.options import Execution
 
 # %% ../../nbs/14_recipes/59_conditions.ipynb #af2f23b3
@@ -19,7 +21,11 @@ STUDIES = dict(
     infrared=INFRARED,
     infrared_rates=INFRARED_RATES,
     clothes=CLOTHES,
-    clothes_rates=CLOTHES_RATES)
+    clothes_rates=CLOTHES_RATES,
+    occluded=OCCLUDED,
+    occluded_rates=OCCLUDED_RATES,
+    tracklets=TRACKLETS,
+    tracklets_rates=TRACKLETS_RATES)
 
 
 def run_study(setting:dict, # See `run_arm`

@@ -33,7 +33,7 @@ from reid_lab.retrieval.metrics import metrics_from_similarity, retrieval_metric
 from reid_lab.retrieval.ranking import rank
 from reid_lab.retrieval.rerank import rerank_k_reciprocal
 from reid_lab.retrieval.tracklets import POOLINGS, pool_tracklets, pool_tracks
-from reid_lab.retrieval.visible_parts import estimated_visibility, stripe_features, visible_similarity
+from reid_lab.retrieval.visible_parts import learn_visibility, stripe_features, visible_similarity
 from reid_lab.widgets.attention import AttentionView
 from reid_lab.widgets.cameras import AdaptedScene
 from reid_lab.widgets.scene import Scene
@@ -108,9 +108,10 @@ def test_tracks_and_tracklets_are_pooled(how):
 
 def test_visible_parts():
     def work(device):
-        parts = stripe_features(on(device, "bot_tiny"), TABLE).to(device)
-        visible = estimated_visibility(parts[:4], parts[4:], .5, 3)
-        return parts, visible, visible_similarity(parts[:4], parts[4:], visible, torch.ones_like(parts[4:, :, 0]))
+        model = on(device, "bot_tiny")
+        parts = stripe_features(model, TABLE).to(device)
+        visible = learn_visibility(model, TABLE, n_parts=4)(model, TABLE).to(device)
+        return parts, visible, visible_similarity(parts[:4], parts[4:], visible[:4], torch.ones_like(visible[4:]))
 
     check_same(work)
 

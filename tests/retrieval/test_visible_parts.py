@@ -1,14 +1,21 @@
-"Similarity over parts that both images show, against a plain loop; estimated and known visibilities"
+"Similarity over parts that both images show, against a plain loop; learned and known visibilities"
 import numpy as np
 import pytest
 import torch
 
+from reid_lab.data.table import ReidTable
+from reid_lab.models.zoo import create_model
 from reid_lab.retrieval.visible_parts import (
+    COVERED,
     NOTHING_SHARED,
-    estimated_visibility,
+    RIDGE,
+    cover,
+    fit_probe,
+    learn_visibility,
     visible_similarity,
     visible_stripes,
 )
+from reid_lab.world.world import World
 
 
 def parts(n, p=4, d=6, seed=0): return torch.randn(n, p, d, generator=torch.Generator().manual_seed(seed))
@@ -46,13 +53,70 @@ def test_images_without_a_common_part_are_least_alike():
     assert visible_similarity(q, g, upper, lower).item() == NOTHING_SHARED
 
 
-def test_estimated_visibility_finds_a_part_that_no_gallery_image_has():
-    g = torch.ones(40, 3, 6) + .1*parts(40, 3)
-    q = torch.ones(10, 3, 6) + .1*parts(10, 3, seed=1)
-    q[:5, 1] = -q[:5, 1]
-    found = estimated_visibility(q, g)
-    assert (found[:5, 1] == 0).all() and found[5:].mean() > .8 and found[:5, [0, 2]].mean() > .8
-    assert estimated_visibility(q, g, share=0.).mean() >= found.mean()
+@pytest.fixture(scope="module")
+def network(): return create_model("bot_tiny", n_ids=2, size=(64, 32), weights="world").eval()
+
+
+@pytest.fixture(scope="module")
+def images(): return World("smoke", seed=0, task="reid").table().where(split="train")
+
+
+def test_a_cover_leaves_the_other_pixels_as_they_are():
+    rng = np.random.default_rng(0)
+    image, other = np.full((40, 20, 3), 200, np.uint8), np.zeros((40, 20, 3), np.uint8)
+    shares = []
+    for _ in range(200):
+        covered, free = cover(image, other, rng)
+        assert (covered[free] == 200).all() and (covered[~free] < 60).all()     # black, with noise
+        shares.append(1 - free.mean())
+    assert min(shares) < .3 and max(shares) <= COVERED[1] + .05                 # a band may end at the edge
+
+
+def test_covered_stripes_are_read_as_hidden(network, images):
+    probe = learn_visibility(network, images, n_parts=4, power=1.)
+    some = images[np.arange(0, 240, 8)]
+    covered = some.images(size=(64, 32)).copy()
+    covered[:, 32:] = some.images(size=(64, 32))[::-1, :8].repeat(4, 1)         # the lower half, by the top of another
+    by_path = dict(zip(some["path"], covered))
+    lower = ReidTable(some.frame, None, lambda paths: [by_path[path] for path in paths])
+    free, hidden = probe(network, some), probe(network, lower)
+    assert free.mean() > .75 and (free[:, 2:] - hidden[:, 2:]).mean() > .3
+    assert (free[:, :2] - hidden[:, :2]).mean() < .15
+    squared = learn_visibility(network, images, n_parts=4)
+    assert torch.allclose(squared(network, lower), hidden**2, atol=1e-5)
+
+
+def test_the_probe_is_a_ridge_regression():
+    "By rows added to a least-squares problem, in double precision"
+    described = torch.randn(500, 2, 12, generator=torch.Generator().manual_seed(0))
+    shares = described[..., 0].sigmoid()
+    found = fit_probe(described, shares, power=1.)
+    for part in range(2):
+        x = described[:, part].double().numpy()
+        x = (x - x.mean(0))/x.std(0, ddof=1)
+        x = np.concatenate([x, np.ones((len(x), 1))], 1)
+        rows = np.concatenate([x, RIDGE**.5*np.eye(x.shape[1])])
+        y = np.concatenate([shares[:, part].numpy(), np.zeros(x.shape[1])])
+        assert np.abs(np.linalg.lstsq(rows, y, rcond=None)[0] - found.weights[part].numpy()).max() < 1e-4
+
+
+def test_a_probe_is_the_same_again_and_leaves_the_model_as_it_was(network, images):
+    network.train()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    one, other = (learn_visibility(network, images, n_images=20, seed=seed) for seed in (0, 0))
+    assert torch.equal(one.weights, other.weights) and network.training
+    assert not torch.equal(one.weights, learn_visibility(network, images, n_images=20, seed=1).weights)
+    one(network, images[:3])
+    assert network.training and all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+    network.eval()
+
+
+def test_what_a_probe_cannot_be_learned_from_is_refused(network, images):
+    for given, says in [(dict(n_parts=5), "does not divide the 4 rows"), (dict(n_images=1), "n_images=1"),
+                        (dict(power=0), "power=0")]:
+        with pytest.raises(ValueError, match=says): learn_visibility(network, images, **{"n_parts": 4, **given})
+    with pytest.raises(ValueError, match="cut from another one"): learn_visibility(network, images[:1], 4)
+    with pytest.raises(AttributeError, match="bot_tiny"): learn_visibility(create_model("transreid_tiny", n_ids=2), images)
 
 
 def test_known_visibility_is_the_share_of_the_body_in_a_stripe():
