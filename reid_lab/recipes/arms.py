@@ -22,14 +22,14 @@ from ..core.reporting import phase
 from ..data.table import ReidTable
 from ..models.weights.shipped import check_worlds
 from ..models.zoo import MODELS
-from .reid import ReidTrain, Scheme, reid_settings, train_reid
+from .reid import ReidTrain, Scheme, reid_key, reid_settings, train_reid
 from .study import Study, grid, label, options_of, setting_folder, setting_of
 from ..retrieval.chance import chance_metrics
 from ..retrieval.draws import apply_protocol
 from ..retrieval.embeddings import Embeddings, embed_images
 from ..retrieval.metrics import retrieval_metrics
 from ..retrieval.protocols import as_protocol
-from ..training.folder import Trained
+from ..training.folder import DONE, Trained, load_trained
 from ..training.options import Execution
 from ..world.plan import Group, reid_groups
 from ..world.world import World
@@ -215,12 +215,15 @@ def train_arm(compared:Comparison, # Of which the setting is one
     execution:Execution=Execution(), # How it is executed
     **train, # Further fields of `ReidTrain`
     ) -> Trained:
-    "Train one arm"
+    "Train one arm, or read what the arm left in the folder whose training it shares"
     s = arm_settings(compared, setting, preset, **train)
-    arm = compared.arms[setting['name']]
-    if arm.trained: arm = compared.arms[arm.trained]
+    shared = compared.arms[setting['name']].trained
+    arm = compared.arms[shared or setting['name']]
     scheme = arm.scheme(table.where(split='train'), s)
-    with _one_at_a_time(folder): return train_reid(table, s, seed, folder, quiet, scheme, execution)
+    with _one_at_a_time(folder):
+        if shared and folder and (Path(folder)/DONE).exists():
+            return load_trained(folder, reid_key(table, s, seed, scheme, execution))
+        return train_reid(table, s, seed, folder, quiet, scheme, execution)
 
 # %% ../../nbs/14_recipes/52_arms.ipynb #10a0592b
 def run_arm(compared:Comparison, # Of which the setting is one

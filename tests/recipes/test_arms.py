@@ -1,9 +1,12 @@
 "Comparisons under a condition: settings of arms, rows, and what is refused"
+import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 
+from reid_lab.core.files import locked
 from reid_lab.data.loaders import ModalityOrder
 from reid_lab.recipes.arms import (
     PRESETS,
@@ -13,7 +16,11 @@ from reid_lab.recipes.arms import (
     arm_world,
     chance_of_protocol,
     comparison,
+    rates_of,
+    run_arm,
+    score_features,
     stored_row_of_arm,
+    train_arm,
 )
 from reid_lab.recipes.conditions import STUDIES, run_study
 from reid_lab.retrieval.protocols import PROTOCOLS
@@ -100,3 +107,58 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="Did you mean 'quick'"):
         arm_settings(STUDIES["infrared"], dict(name="plain"), "quik")
     assert set(PRESETS) == {"smoke", "quick", "full"} and np.prod(PRESETS["full"].people) > 0
+
+
+def own_scores(model, world, protocols):
+    "Another way to compare: its mAP is 0"
+    return {name: scores | dict(mAP=0.) for name, scores in score_features(model, world, protocols).items()}
+
+
+SHARED = comparison("one training, two scores", dict(
+    plain=Arm("BoT"), other=Arm("BoT, otherwise", score=own_scores, trained="plain", family="bot")),
+    world=(("outfits", 2),), protocols=("ltcc.cc",))
+
+
+def test_arms_that_share_a_training_train_once(tmp_path):
+    (one,), (other,) = (run_arm(SHARED, dict(name=name), "smoke", keep=tmp_path) for name in ("plain", "other"))
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["plain-0"]
+    assert (one["images_seen"], one["train_s"]) == (other["images_seen"], other["train_s"]) and one["mAP"] > 0
+    assert (other["mAP"], other["R1"]) == (0, one["R1"]) and (one["method"], other["method"]) == ("plain", "other")
+    (alone,) = run_arm(SHARED, dict(name="other"), "smoke")
+    assert alone["R1"] == one["R1"]                                 # without a folder it is trained again
+    with pytest.raises(ValueError, match="was trained otherwise"):
+        run_arm(SHARED, dict(name="other"), "smoke", keep=tmp_path, train=dict(lr=.1))
+    rows = [stored_row_of_arm(SHARED, dict(row, seed=0), dict(name=row["method"]), "smoke", "world") for row in (one, other)]
+    assert rows[0]["setting"] != rows[1]["setting"] and rows[0]["lr"] == rows[1]["lr"]
+
+
+def test_an_arm_waits_for_the_training_that_it_shares(tmp_path):
+    table, folder = arm_world(SHARED, "smoke").table(), tmp_path/"plain-0"
+    train_arm(SHARED, dict(name="plain"), table, "smoke", folder=folder)
+    held = threading.Event()
+
+    def hold():
+        with locked(tmp_path/".plain-0.shared"):
+            held.set()
+            time.sleep(1)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(10)
+    began = time.monotonic()
+    train_arm(SHARED, dict(name="other"), table, "smoke", folder=folder)
+    assert time.monotonic() - began > .8
+    other.join()
+
+
+def test_what_a_shared_training_cannot_have_is_refused():
+    assert [setting["name"] for setting in rates_of(SHARED).settings] == ["plain"]*2
+    with pytest.raises(ValueError, match="trained='plain', and losses, scheme"):
+        Arm("A", losses="triplet", trained="plain", scheme=lambda rows, s: None)
+    for trained in ("plane", "other"):
+        with pytest.raises(ValueError, match=f"trained='{trained}'"):
+            comparison("", dict(plain=Arm("A"), other=Arm("B", trained="plain"), third=Arm("C", trained=trained)),
+                       protocols=("market",))
+    with pytest.raises(ValueError, match="cannot read model='transreid_tiny'.*methods=start,plain"):
+        arm_settings(SHARED, dict(name="other"), model="transreid_tiny")
+    assert arm_settings(SHARED, dict(name="plain"), model="transreid_tiny").model == "transreid_tiny"
