@@ -248,12 +248,19 @@ def run_arm(compared:Comparison, # Of which the setting is one
     return [dict(told, test=protocol, **metrics, **done.cost) for protocol, metrics in scores.items()]
 
 
+def _one_row_a_track(frame):
+    "The first row of each track; rows of no track stay"
+    if 'track' not in frame: return frame
+    return frame[(frame.track == -1) | ~frame.duplicated('track')]
+
+
 def chance_of_protocol(table:ReidTable, # That is searched
     protocol:str, # Key of `PROTOCOLS`
     split:str='test', # That is searched
     ) -> dict: # R1, mAP, mINP in percent
     "Exact scores of a random order, as the mean over the draws of a protocol"
     rule, q, g = as_protocol(protocol), table.query(split).frame, table.gallery(split).frame
+    if rule.measure.pooling: q, g = _one_row_a_track(q), _one_row_a_track(g)
     found = []
     for draw in apply_protocol(q, g, rule).draws:
         asks, searched = q.iloc[draw.queries], g.iloc[draw.gallery]

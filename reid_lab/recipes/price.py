@@ -299,13 +299,19 @@ def arm_job(s:ReidTrain, # Settings of the arm
     return replace(job, batch=batch)
 
 
+def _trained_settings(study, settings):
+    "Settings with a training each: arms that share one count once"
+    of_training = [dict(setting, name=study.arms[setting['name']].trained or setting['name']) for setting in settings]
+    return [setting for n, setting in enumerate(of_training) if setting not in of_training[:n]]
+
+
 def _conditions(p, processes):
     "The trainings of run_conditions: an arm with all its rates and seeds"
     study = CONDITIONS[find_study(CONDITIONS, p.study)]
     people, _ = CONDITION_SIZES[check_choice('preset', p.preset, CONDITION_SIZES)].people
     own = {name: getattr(p, name) for name in ('model', 'weights', 'device') if getattr(p, name)}
     images, jobs, devices = {}, {}, {}
-    for setting in study.only(p.methods):
+    for setting in _trained_settings(study, study.only(p.methods)):
         s, arm = arm_settings(study, setting, p.preset, **own), study.arms[setting['name']]
         of_part = replace(s, batch_size=s.batch_size//processes)
         rows = _two_of_each(people)

@@ -91,6 +91,15 @@ def test_chance_is_the_mean_of_one_over_people(protocol):
     assert chance_of_protocol(table, protocol)["R1"] == pytest.approx(expected)
 
 
+def test_chance_counts_tracks_where_they_are_pooled():
+    "By hand: two walks at each of four cameras; one asks, the other is searched, and those of its own camera are left out"
+    table = arm_world(STUDIES["tracklets"], "smoke").table()
+    people, matches = 12, 3
+    assert len(table.gallery("test")) == 4*4*people
+    expected = 100*matches/(4*people - 1)
+    assert chance_of_protocol(table, "duke-video")["R1"] == pytest.approx(expected)
+
+
 def test_quick_takes_weighted_triplets_for_bot_alone():
     "Batch-hard triplets collapse in so short a training; other models have no such argument"
     given = {model: arm_settings(STUDIES["clothes"], dict(name="plain"), model=model).model_kw

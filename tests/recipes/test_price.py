@@ -228,6 +228,15 @@ def test_rates_of_an_arm_are_one_line():
     assert price.trainings[0].images == 2*2*s.steps*s.batch_size          # two rates, two seeds
 
 
+def test_arms_that_share_a_training_are_priced_once():
+    own = dict(CONDITION, study="occluded", methods=["plain", "stripes", "known"])
+    price = price_run("conditions", SimpleNamespace(**own))
+    s = arm_settings(CONDITIONS["occluded"], dict(name="plain"), "smoke")
+    assert [(training.name, training.images) for training in price.trainings] == [("BoT", 2*s.steps*s.batch_size)]
+    alone = price_run("conditions", SimpleNamespace(**dict(own, methods=["visible"])))
+    assert alone.trainings[0].images == price.trainings[0].images
+
+
 def test_training_without_labels_is_priced_as_if_clusters_were_people():
     asked = dict(preset="smoke", study="main", dataset="world", data_root="", model="", weights="", epochs=0, seeds=1,
                  device="")
