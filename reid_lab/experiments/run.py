@@ -28,7 +28,7 @@ from fastcore.basics import patch
 
 from .. import __version__
 from ..core.basics import check_choice, checkout, project_root, results_file, warn_caller
-from ..core.files import atomic_path, locked
+from ..core.files import atomic_path, check_writable, locked
 from ..core.old_names import renamed, renamed_names
 from ..core.own_code import code_sum, own_files
 from .execution import given_execution
@@ -332,6 +332,7 @@ def check_folder(folder:Path | str, # Where a run is to write; it need not exist
     folder, name = Path(folder).expanduser(), Path(notebook).stem
     refusal = _refusal(_Contents.of(folder, name), name, params, may_be_finished, speed, remedy)
     if refusal: raise FileExistsError(f'out_dir={str(folder)!r} holds {refusal}')
+    check_writable(folder, f'out_dir={str(folder)!r}')
 
 
 def _shared_by(earlier, n):
