@@ -136,12 +136,17 @@ def _cpu():
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def _installed_version(name):
+    "The version of a distribution; empty if it is not installed. To list all of them takes half a second"
+    try: return metadata.version(name)
+    except metadata.PackageNotFoundError: return ''
+
+
 def environment(processes:int=1, # That share a batch of a training
     ) -> dict: # Strings and numbers only
     "Versions, also of the user's own code, processor, threads, accelerator, and how many processes share a batch"
-    installed = {d.metadata['Name']: d.version for d in metadata.distributions()}
-    names = ('torch', 'numpy', 'transformers', 'open_clip_torch', 'numba')
-    versions = {k: installed[k] for k in names if k in installed}
+    installed = {k: _installed_version(k) for k in ('torch', 'numpy', 'transformers', 'open_clip_torch', 'numba')}
+    versions = {k: version for k, version in installed.items() if version}
     torch = sys.modules.get('torch')
     threads = torch.get_num_threads() if torch else os.environ.get('OMP_NUM_THREADS', '')
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
