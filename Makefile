@@ -104,7 +104,7 @@ test-all:
 	$(MAKE) test-rest
 
 docs: install
-	$(RUN) tools/docs/build.py
+	$(RUN) tools/docs/build.py --jobs $(WORKERS)
 
 lab: install
 	$(RUN) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/index.ipynb $(LABFLAGS)

@@ -1,4 +1,5 @@
 """Shared fixtures: a private cache, quiet progress, one thread, the programs of tools/, and the test vectors."""
+import gc
 import importlib.util
 import json
 import os
@@ -12,6 +13,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ["REID_LAB_QUIET"] = "1"
+
+
+def pytest_collection_finish(session):
+    "What is there before the first test stays: later collections of garbage, of libraries too, pass it over"
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -39,6 +46,18 @@ def private_cache(tmp_path_factory):
     yield Path(folder)
     if old is None: os.environ.pop("REID_LAB_CACHE")
     else: os.environ["REID_LAB_CACHE"] = old
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unhurried_disk():
+    "Files are handed to the system and not waited for: a process that is killed loses none, and no test cuts the power"
+    def only_looked_at(file):
+        "A closed file still is an error"
+        os.fstat(file if isinstance(file, int) else file.fileno())
+
+    true, os.fsync = os.fsync, only_looked_at
+    yield
+    os.fsync = true
 
 
 @pytest.fixture(scope="session")

@@ -399,17 +399,17 @@ def check_new(path:str | None, # File to be written
     option:str, # That gave it
     endings:Sequence[str]=(), # That its name may have; empty: any
     ) -> None:
-    "An error before the work if a file is there, or has the ending of another form; missing folders are made later"
+    "An error before the work if it cannot be written, is there, or has the ending of another form; folders are made"
+    from reid_lab.core.files import check_writable
     if not path: return
     place = Path(path).expanduser()
-    above = next((p for p in place.absolute().parents if p.exists()), place)
-    if not above.is_dir():
-        raise NotADirectoryError(f'{option} {path}: {above.name} is a file, not a folder; give another {option}')
+    check_writable(place, f'{option} {path}')
     if endings and place.suffix.lower() not in endings:
         raise ValueError(f'{option} {path}: the name says the form; give it '
                          f"{'the ending' if len(endings) == 1 else 'one of the endings'} {', '.join(endings)}")
     if place.exists() and not fresh:
         raise FileExistsError(f'{path} exists; give another {option}, or --fresh to replace it')
+    if place.is_dir(): raise IsADirectoryError(f'{option} {path} is a folder; name a file in it')
 
 
 _PAGES = ('.html', '.htm')    # endings of a page

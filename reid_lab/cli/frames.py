@@ -24,9 +24,11 @@ JPEG_QUALITY = 95 # of 100
 def _crops(a:argparse.Namespace, # Arguments of the command
     ) -> int: # Exit code
     "`reid_lab crops`"
+    from reid_lab.core.files import check_writable
     from reid_lab.experiments.terminal import Display, near_path
     folder = Path(a.out).expanduser()
     if folder.exists(): raise FileExistsError(f'--out {a.out} exists; give another, or remove it')
+    check_writable(folder, f'--out {a.out}')
     if a.format != 'jpg': check_used(a, ['quality'], 'is of jpg; give --format jpg as well, or leave it out')
     with Display('crops', sections=False):
         from reid_lab.data.crops import crops_table

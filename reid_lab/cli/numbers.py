@@ -191,11 +191,14 @@ def _open_lines(open_set):
 
 # %% ../../nbs/16_cli/40_numbers.ipynb #efd678c3
 def _cockpit_page(a):
-    "Where the page of `--open` goes; an error if it or the report is there"
+    "Where the page of `--open` goes; an error if it or the report is there, or cannot be written"
+    from reid_lab.core.files import check_writable
     page = Path(a.out).expanduser()/'cockpit.html' if a.out else Path('camera_bias.html')
     if a.open and not a.gallery: raise ValueError('--open shows queries in a gallery; give both files')
     if a.out and Path(a.out).expanduser().exists():
         raise FileExistsError(f'--out {a.out} exists; give --out a new folder')
+    if a.out: check_writable(a.out, f'--out {a.out}')
+    elif a.open: check_writable(page, 'the page of --open')
     if a.open and page.exists(): # only without --out, whose folder is new
         raise FileExistsError(
             f'{page} exists; move it, or give --out a new folder, in which the page is written')

@@ -59,6 +59,8 @@ def _pack(a:argparse.Namespace, # Arguments of the command
     if not a.out: raise ValueError('--out is missing; name the folder to make, such as --out packed')
     out = Path(a.out).expanduser()
     if out.exists(): raise FileExistsError(f'--out {a.out} exists; give another, or remove it')
+    from reid_lab.core.files import check_writable
+    check_writable(out, f'--out {a.out}')
     from reid_lab.experiments.terminal import Display, near_path
     with Display('pack', sections=False):
         from reid_lab.data.packed import SHARD_MB

@@ -78,6 +78,7 @@ def _use_of(contribution):
 
 def _run(a):
     "`reid_lab reproduce run`"
+    from reid_lab.core.files import check_writable
     from reid_lab.experiments.run import write_json
     from reid_lab.experiments.terminal import Display, near_path
     from reid_lab.recipes.compare import EmbedOptions
@@ -86,6 +87,7 @@ def _run(a):
     check_opens(entry)
     out = Path(a.out or f'{entry.name}.json').expanduser()
     if out.exists(): raise FileExistsError(f'{out} exists; give --out another file')
+    check_writable(out, f'--out {out}')
     if not out.parent.is_dir(): raise FileNotFoundError(f'--out {out}: {out.parent} is no folder; make it first')
     with stoppable(), Display(f'reproduce {entry.name}', sections=False):
         done = reproduce(entry, given, EmbedOptions(batch_size=a.batch_size or 64, device=a.device))

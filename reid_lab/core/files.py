@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['FILE_KINDS', 'BROKEN', 'PLAN', 'safe_join', 'split_label', 'file_kind', 'wrong_file', 'locked', 'sweep_remains',
-           'DiskFull', 'disk_full', 'atomic_path', 'file_sum', 'read_sums', 'write_sums', 'failed_sums', 'read_plan',
-           'foreign_parts', 'remove_written', 'remove_parts', 'claim_folder', 'parquet_library']
+           'DiskFull', 'disk_full', 'atomic_path', 'check_writable', 'file_sum', 'read_sums', 'write_sums',
+           'failed_sums', 'read_plan', 'foreign_parts', 'remove_written', 'remove_parts', 'claim_folder',
+           'parquet_library']
 
 # %% ../../nbs/00_core/50_files.ipynb #c65970fa
 import errno
@@ -372,6 +373,23 @@ def atomic_path(path:str | Path, # Final file or folder name
         full = disk_full(error, path)
         if full is None or full is error: raise
         raise full from error
+
+# %% ../../nbs/00_core/50_files.ipynb #43a086ce
+def check_writable(path:str | Path, # File or folder that is to be written; folders above it need not exist
+    what:str='', # How the message begins, such as `--out new`; empty: the path
+    ) -> None:
+    "An error before the work if nothing can be written there"
+    path = Path(path).expanduser().absolute()
+    what = what or str(path)
+    near = next((p for p in path.parents if os.path.exists(p)), path)  # unlike `Path.exists`, false where none may look
+    if not near.is_dir():
+        raise NotADirectoryError(f'{what}: {str(near)!r} is a file, and no folder that something can be written to; '
+                                 'choose another place')
+    for folder in (near, path) if path.is_dir() else (near,):   # what is there is written in, or replaced
+        try: tempfile.TemporaryFile(dir=folder).close()
+        except OSError as e:
+            raise PermissionError(f'{what}: the folder {str(folder)!r} cannot be written to ({e.strerror}); choose '
+                                  'another place, or change its permissions') from None
 
 # %% ../../nbs/00_core/50_files.ipynb #081bed8a
 _SUMS = 'sums.json'

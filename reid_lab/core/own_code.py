@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import inspect
 import io
+import os
 import sys
 import sysconfig
 import textwrap
@@ -36,16 +37,28 @@ def _installed_into(folder):
     return {Path(found.locate_file(file)).resolve() for found in noted for file in found.files or ()}
 
 
+@cache
+def _folders_of_others():
+    "Folders of Python itself and of this package"
+    standard = sysconfig.get_paths()
+    folders = (Path(reid_lab.__file__).parent, standard['stdlib'], standard['platstdlib'])
+    return [Path(folder).resolve() for folder in folders]
+
+
+@cache      # each run asks for every module of its process, of which there are thousands
+def _is_own_file(path, places):
+    "`is_own` of an absolute path, where Python looks for modules in `places`"
+    path = Path(path).resolve()
+    if {'site-packages', 'dist-packages'} & {*path.parts}: return False
+    if any(path.is_relative_to(folder) for folder in _folders_of_others()): return False
+    folders = [Path(place).resolve() for place in places]
+    return not any(path in _installed_into(folder) for folder in folders if path.is_relative_to(folder))
+
+
 def is_own(path:Path | str, # Of a module's file
     ) -> bool:
     "Whether a file is the user's: neither Python's, nor installed, nor of this package"
-    path = Path(path).resolve()
-    if {'site-packages', 'dist-packages'} & {*path.parts}: return False
-    standard = [sysconfig.get_paths()[name] for name in ('stdlib', 'platstdlib')]
-    others = [Path(reid_lab.__file__).parent, *map(Path, standard)]
-    if any(path.is_relative_to(folder.resolve()) for folder in others): return False
-    places = [Path(place).resolve() for place in sys.path]
-    return not any(path in _installed_into(place) for place in places if path.is_relative_to(place))
+    return _is_own_file(os.path.abspath(path), tuple(map(os.path.abspath, sys.path)))
 
 
 def _python_file(name, module):

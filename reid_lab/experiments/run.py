@@ -28,7 +28,7 @@ from fastcore.basics import patch
 
 from .. import __version__
 from ..core.basics import check_choice, checkout, project_root, results_file, warn_caller
-from ..core.files import atomic_path, locked
+from ..core.files import atomic_path, check_writable, locked
 from ..core.old_names import renamed, renamed_names
 from ..core.own_code import code_sum, own_files
 from .execution import given_execution
@@ -136,12 +136,17 @@ def _cpu():
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def _installed_version(name):
+    "The version of a distribution; empty if it is not installed. To list all of them takes half a second"
+    try: return metadata.version(name)
+    except metadata.PackageNotFoundError: return ''
+
+
 def environment(processes:int=1, # That share a batch of a training
     ) -> dict: # Strings and numbers only
     "Versions, also of the user's own code, processor, threads, accelerator, and how many processes share a batch"
-    installed = {d.metadata['Name']: d.version for d in metadata.distributions()}
-    names = ('torch', 'numpy', 'transformers', 'open_clip_torch', 'numba')
-    versions = {k: installed[k] for k in names if k in installed}
+    installed = {k: _installed_version(k) for k in ('torch', 'numpy', 'transformers', 'open_clip_torch', 'numba')}
+    versions = {k: version for k, version in installed.items() if version}
     torch = sys.modules.get('torch')
     threads = torch.get_num_threads() if torch else os.environ.get('OMP_NUM_THREADS', '')
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
@@ -332,6 +337,7 @@ def check_folder(folder:Path | str, # Where a run is to write; it need not exist
     folder, name = Path(folder).expanduser(), Path(notebook).stem
     refusal = _refusal(_Contents.of(folder, name), name, params, may_be_finished, speed, remedy)
     if refusal: raise FileExistsError(f'out_dir={str(folder)!r} holds {refusal}')
+    check_writable(folder, f'out_dir={str(folder)!r}')
 
 
 def _shared_by(earlier, n):

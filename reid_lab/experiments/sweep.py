@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.basics import LAST_SEED, check_choice, project_root
-from ..core.files import atomic_path, locked
+from ..core.files import atomic_path, check_writable, locked
 from ..core.plugins import OwnModule, load_modules, own_modules
 from ..core.stopping import StoppedTraining
 from .cluster import BACKENDS, one_at_a_time, read_backend
@@ -503,6 +503,7 @@ def sweep(job:Callable | Path | str, # Notebook name, or a function: parameters 
     folder = Path(folder).expanduser() if folder else project_root()/'runs'/f'sweep-{code.name}'
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{str(folder)!r} is a file; name a folder")
+    check_writable(folder, f'folder={str(folder)!r}')
     folder.mkdir(parents=True, exist_ok=True)
     speed = [execution.speed] if execution.speed else [] # outcomes with other switches are other outcomes
     sources, place = _sources(job, code), folder.resolve()

@@ -18,7 +18,7 @@ import torch
 
 from .. import __version__
 from ..core.basics import check_choice
-from ..core.files import atomic_path
+from ..core.files import atomic_path, check_writable
 from ..core.reporting import printable
 from ..core.weight_files import checksum
 from .camel import heads_of
@@ -247,6 +247,7 @@ def convert_weights(path:str | Path, # A file or folder, see `open_weights`
     from safetensors.torch import save_file
     out, known = Path(out).expanduser(), [k for k, v in MODELS.items() if _takes_weights(v)]
     if out.suffix != '.safetensors': raise ValueError(f"out={str(out)!r} must end in .safetensors")
+    check_writable(out, f'out={str(out)!r}')
     found, source = inspect_weights(path, prefix), local_weights_file(path)
     from_where = hub_record(str(path), of_file=True).name if names_hub(path) else source.name
     path = weights_with_prefix(weights_place(path).path, prefix or weights_place(path).prefix)

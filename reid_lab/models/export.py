@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Encoder', 'FORMATS', 'TOLERANCE', 'Misfit', 'Plan', 'timm_plan', 'open_clip_plan', 'torchreid_names', 'reid_plan',
-           'hf_plan', 'fitting_formats', 'plan_for', 'About', 'model_card', 'export_weights']
+           'hf_plan', 'fitting_formats', 'plan_for', 'About', 'model_card', 'check_export_folder', 'export_weights']
 
 # %% ../../nbs/05_models/88_export.ipynb #88e00003
 import copy
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.basics import check_choice
+from ..core.files import check_writable
 from ..data.text import ClipBPE, WordPiece
 from .bot import BoT
 from .clip import CLIPPair
@@ -481,11 +482,13 @@ def _other_network(plan, format, difference):
                       "written")
 
 
-def _check_place(out):
-    "The folder to write; one that holds something is refused"
+def check_export_folder(out:str | Path, # Folder to write
+    ) -> Path: # With the home folder in place of `~`
+    "The folder; an error if it holds something, or cannot be written"
     out = Path(out).expanduser()
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise FileExistsError(f"{str(out)!r} exists; give a new folder to export to")
+    check_writable(out, f'out={str(out)!r}')
     return out
 
 
@@ -495,7 +498,7 @@ def export_weights(net:nn.Module, # In evaluation mode, on the CPU
     about:About, # For the model card
     ) -> float: # Largest difference of a feature after the folder was read again, relative
     "Write a folder for another program; it is there only when that program has read it with equal features"
-    plan, out = plan_for(net, format), _check_place(out)
+    plan, out = plan_for(net, format), check_export_folder(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f'.{out.name}.') as place, warnings.catch_warnings():
         warnings.simplefilter('ignore')         # of the other program, about its own defaults

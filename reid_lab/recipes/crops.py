@@ -30,7 +30,7 @@ from ..analysis.open_set import Threshold, calibrate, check_rate, each_removed, 
 from ..analysis.search import Answer, as_questions, ask, find, with_chance
 from ..analysis.together import Together, ask_together, find_together
 from ..core.basics import as_list, check_choice, check_whole, named_fields, pick_device, warn_caller
-from ..core.files import read_plan, remove_parts
+from ..core.files import check_writable, read_plan, remove_parts
 from ..core.old_names import gathered
 from ..core.reporting import progress
 from ..data.crops import as_crops
@@ -424,11 +424,10 @@ def check_output(out:Path | str, # File or folder that features are to be writte
     ) -> Path: # With the home folder in place of `~`
     "The path, if features may be written there; an error before the work otherwise"
     out = Path(out).expanduser()
+    if shards and out.is_file():
+        raise FileExistsError(f"out={str(out)!r} is a file, and shards are a folder; give another out")
     if shards:
-        above = next((p for p in (out, *out.parents) if p.exists()), out)
-        if not above.is_dir() and above.exists():
-            raise FileExistsError(f"out={str(out)!r}: {str(above)!r} is a file, and shards are a folder; give another "
-                                  "out")
+        check_writable(out, f'out={str(out)!r}')
         return out
     if out.exists() and not fresh:
         raise FileExistsError(f"out={str(out)!r} exists; write to another place, or pass fresh=True to replace it")

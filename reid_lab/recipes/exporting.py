@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import reid_lab
-from ..models.export import About, export_weights
+from ..models.export import About, check_export_folder, export_weights
 from ..models.weights.formats import weights_place
 from ..models.weights.hub import hub_name, hub_part, open_repository
 from ..models.weights.seen import seen_by
@@ -79,5 +79,6 @@ def export_model(model:Embedder | Path | str, # Name or folder, see `open_embedd
     arguments:Mapping[str, object] | None=None, # More for the model with `weights`, such as `size`
     ) -> float: # Largest difference of a feature after the folder was read again, relative to the largest number
     "Write a model as a folder of another program, with a model card"
+    check_export_folder(out)    # before a large model is read
     embedder = open_embedder(model, weights, tokenizer, device='cpu', arguments=arguments)
     return export_weights(embedder.net, out, format, about_model(embedder))

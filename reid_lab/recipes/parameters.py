@@ -9,7 +9,6 @@ __all__ = ['CHECKS', 'check_model', 'check_starts', 'check_ready_models', 'check
            'check_run']
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #73067655
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from ..analysis.refine import Rocchio
 from ..analysis.replay import Replay
 from ..analysis.tags import read_tags
 from ..core.basics import check_choice, check_whole
-from ..core.files import safe_join
+from ..core.files import check_writable, safe_join
 from ..data.table import Finding, TableError
 from ..datasets.captioning.run import image_table
 from ..datasets.protocols.camera_cases import TABLES, camera_numbers, check_case_names, own_cameras, own_table
@@ -292,15 +291,7 @@ def check_records(records:str, # Parameter `records` of caption_cot; empty: in t
     if not records: return
     path = Path(records).expanduser()
     if path.is_dir(): raise IsADirectoryError(f"records={records!r} is a folder; name a file in it")
-    _check_writable('records', records, path.parent)
-
-
-def _check_writable(argument, value, folder):
-    "An error if the nearest folder that is there takes no files"
-    near = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-    if near.is_dir() and os.access(near, os.W_OK): return
-    what = 'cannot be written to' if near.is_dir() else 'is a file'
-    raise PermissionError(f"{argument}={value!r}: {str(near)!r} {what}; choose another folder")
+    check_writable(path, f'records={records!r}')
 
 # %% ../../nbs/14_recipes/67_parameters.ipynb #591e28d4
 def _study(p, studies, presets, paper):
@@ -598,7 +589,7 @@ def check_parameters(experiment:str, # Key of `CHECKS`
     check = CHECKS[check_choice('experiment', experiment, CHECKS)]
     check_names(experiment, p)
     folder = p.execution.image_cache
-    if folder: _check_writable('image_cache', folder, Path(folder))
+    if folder: check_writable(Path(folder)/'cache', f'image_cache={folder!r}')
     check(p)
 
 

@@ -75,6 +75,8 @@ class Reproduction:
     tokenizer: str = ''         # what has to be given beside the weights, in words; empty: nothing
     sha256: str = ''            # of the released file, where its authors state it
     closed: str = ''            # why it cannot be opened
+    trained_on: str = ''        # key of the dataset of its training; empty: that of the test
+    trained_ids: int = 0        # identities of its training; 0: those of the dataset's training images
     notes: tuple = ()           # what may explain a difference
     tolerance: float = TOLERANCE
 
@@ -114,6 +116,7 @@ def _entry(family, row):
                                                      'closed')}
     return Reproduction(
         name=row['name'], dataset=row['dataset'], sha256=row.get('sha256', ''), layouts=tuple(family['layouts']),
+        trained_on=row.get('trained_on', ''), trained_ids=row.get('trained_ids', 0),
         arguments=_values({**family.get('arguments', {}), **row.get('arguments', {})}),
         protocol=Protocol(**{**family['protocol'], **row.get('protocol', {})}),
         printed=tuple(map(_printed, row['printed'])), notes=tuple(family['notes']), **facts)

@@ -28,7 +28,7 @@ from fastcore.basics import patch
 
 from ..core.basics import as_list, check_choice, pick_device, unit_norm, warn_caller
 from ..core.distributed import from_all, processes
-from ..core.files import BROKEN, atomic_path, file_kind, wrong_file
+from ..core.files import BROKEN, atomic_path, check_writable, file_kind, wrong_file
 from ..core.markup import fill
 from ..core.reporting import progress
 from ..data.augment import to_pixels
@@ -498,10 +498,7 @@ def check_target(path:Path | str, # Where features are to be written
     path = Path(path).expanduser()
     if path.suffix not in ('', '.npz', '.safetensors'):
         raise ValueError(f"{name}={str(path)!r}: use a folder name without a dot, `.safetensors` or `.npz`")
-    above = next((p for p in path.parents if p.exists()), None)
-    if above is not None and not above.is_dir():
-        raise NotADirectoryError(f"{name}={str(path)!r}: {str(above)!r} is a file, and no folder that "
-                                 "something can be written to; choose another name")
+    check_writable(path, f'{name}={str(path)!r}')
     _refuse_foreign(path)
     if path.suffix and path.is_dir(): raise FileExistsError(f"{path} is a folder; choose another file name")
     return path

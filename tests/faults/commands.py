@@ -191,7 +191,7 @@ FAULTS = [
     bad("command: --out is a file", "`--out notes.txt`", lambda tmp: [(tmp/"a.txt").write_text(""),
         _run(tmp, "--out", tmp/"a.txt")], "--out", "a.txt is a file", "name a folder"),
     bad("command: --out below a file", "`--out notes.txt/x`", lambda tmp: [(tmp/"a.txt").write_text(""),
-        _run(tmp, "--out", tmp/"a.txt"/"x")], "is a file, or below one"),
+        _run(tmp, "--out", tmp/"a.txt"/"x")], "is a file, and no folder"),
     bad("command: --out with files of others", "`--out .`", lambda tmp: _run(tmp, "--out", tmp),
         "holds files that no run made: ['demo.ipynb']", "name a new or an empty folder"),
     bad("command: --out with a finished run", "the same command again",

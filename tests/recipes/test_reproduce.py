@@ -41,7 +41,16 @@ from reid_lab.models.sgformer import SGFORMERS, SGFormer, Sizes
 from reid_lab.models.solider import SOLIDERS, SoliderSizes
 from reid_lab.models.timm_towers import timm_tower
 from reid_lab.recipes.compare import EmbedOptions
-from reid_lab.recipes.reproduce import Given, check_ready_for, list_sum, open_released, reproduce, weights_findings
+from reid_lab.recipes.reproduce import (
+    Given,
+    check_ready_for,
+    identities_finding,
+    list_sum,
+    open_released,
+    reproduce,
+    training_ids,
+    weights_findings,
+)
 from reid_lab.results import reproductions as known
 from reid_lab.results.contributed import check_contribution, merge_contributions
 from reid_lab.results.published import TEST_SETS
@@ -388,6 +397,60 @@ def test_a_converted_file_of_another_model_is_not_scored(tmp_path, monkeypatch, 
     assert said == "the file holds weights of this library for bot_r50"
     with pytest.raises(ValueError, match="for bot_r50; the file of agw-market1501 is a torch file"):
         open_released(known.reproduction("agw-market1501"), given)
+
+
+@pytest.mark.parametrize("n_ids, level", [(702, ""), (751, "error"), (1041, "warn"), (5, "warn")])
+def test_a_file_of_another_training_set_is_named(n_ids, level, folders, tmp_path):
+    "BoT is released for Market-1501 (751 people) and DukeMTMC-reID (702): the number of one in the other's place"
+    torch.save(randomised(ReleasedBoT(n_ids)).state_dict(), tmp_path/"duke.pth")
+    given, entry = Given(tmp_path/"duke.pth", folders), small("bot-dukemtmc-reid")
+    assert training_ids(given) == n_ids
+    found = identities_finding(entry, given)
+    assert (found.level if found else "") == level
+    said = [finding.what for finding in weights_findings(entry, given) if "identities, and" in finding.what]
+    assert len(said) == bool(level)
+    if not level: return
+    assert f"on {n_ids:,} identities, and that of bot-dukemtmc-reid on 702 (DukeMTMC-reID)" in said[0]
+    if level == "warn": return
+    with pytest.raises(ValueError, match="so many has the file of bot-market1501"): open_released(entry, given)
+
+
+def test_people_of_a_training_are_found_in_every_layout_with_a_classifier(tmp_path, monkeypatch):
+    counted = {}
+    for name in ("bot", "agw", "openunreid", "transreid", "transreid_plain", "clip_reid", "fastreid", "fastreid_mgn",
+                 "osnet", "solider", "irra", "cfan", "aptm"):
+        (tmp_path/name).mkdir()
+        with monkeypatch.context() as patch: case = CASES[name](tmp_path/name, patch)
+        counted[name] = training_ids(Given(case.weights, tmp_path))
+    others = dict(osnet=10, irra=irra.N_IDS, cfan=None, aptm=None)      # the last two have no classifier here
+    assert counted == dict.fromkeys(counted, 5) | others
+
+
+def test_a_training_elsewhere_is_expected_where_the_entry_names_it(tmp_path):
+    "Of the networks of reid-tta one was trained on MSMT17 and is scored on Market-1501"
+    entry, given = reproduction("reid-tta-msmt17-to-market1501"), Given(tmp_path/"m.pth", tmp_path)
+    for n_ids, level in ((1041, ""), (751, "error")):
+        torch.save(ReleasedOpenUnReID(n_ids).state_dict(), given.weights)
+        found = identities_finding(entry, given)
+        assert (found.level if found else "") == level
+    state = osnet_file(OSNet("osnet_x1_0"), "osnet_x1_0") | {"classifier.weight": torch.zeros(4101, 512)}
+    torch.save(state, given.weights)
+    assert identities_finding(reproduction("roboflow-osnet-market1501"), given) is None
+
+
+def test_side_information_belongs_to_an_entry_of_its_own(folders, tmp_path, monkeypatch):
+    "A release with cameras in the place of the one without, and the other way round"
+    plain = clip_reid_case(tmp_path, monkeypatch)
+    torch.save(randomised(ReleasedCLIPReID(5, 10, 12, cams=6)).state_dict(), tmp_path/"sie.pth")
+    sided, with_cameras = small("clip-reid-sie-olp-market1501"), Given(tmp_path/"sie.pth", folders)
+    (said,) = errors(weights_findings(plain.entry, with_cameras))
+    assert "has side information for 6 cameras, and clip-reid-market1501 is of a network with no side" in said
+    assert "knows it as clip-reid-sie-olp-market1501" in said
+    (said,) = errors(weights_findings(sided, Given(plain.weights, folders)))
+    assert "has no side information of cameras" in said and said.endswith("knows it as clip-reid-market1501")
+    done = reproduce(sided, with_cameras, EmbedOptions(batch_size=8))
+    net = open_released(sided, with_cameras)
+    assert len(net.cams) == 6 and done.scored.metrics["mAP"] < 99 and done.contribution["protocol"]["cameras"]
 
 
 def test_an_entry_without_a_dataset_has_no_heading_for_it(capsys):

@@ -4,9 +4,11 @@ from dataclasses import asdict
 
 import pytest
 
+from reid_lab.models.weights.formats import OURS
 from reid_lab.results.contributed import (
     FIELDS,
     FORM,
+    OWN_LAYOUT,
     check_contribution,
     contributed_path,
     contributed_table,
@@ -21,12 +23,15 @@ SIDES = dict(query=dict(ids=750, images=3368, captions=0, cams=6),
              gallery=dict(ids=751, images=15913, captions=0, cams=6))
 
 
+TAKEN = dict(layout="bot", model="bot_r50", matched=323, total=324)
+
+
 def row(**changes):
     "An invented row of BoT on Market-1501"
     bot = reproduction("bot-market1501")
     sent = dict(form=FORM, name=bot.name, time="2026-11-27T12:00:00+00:00", commit="0123456789", dataset="market1501",
                 split="test", protocol=asdict(bot.protocol), arguments=dict(size=[256, 128]),
-                metrics=dict(R1=94.5, mAP=85.9), test_set=SIDES, taken=dict(matched=323, total=324),
+                metrics=dict(R1=94.5, mAP=85.9), test_set=SIDES, taken=TAKEN,
                 weights=dict(file="m.pth", bytes=9, sha256="a"*64), lists=dict(query="b"*64, gallery="c"*64),
                 environment=dict(reid_lab="0.3.0", gpu="invented"), notes=[])
     return sent | changes
@@ -44,6 +49,10 @@ def sent(folder, name, **changes):
     (dict(weights=dict(file=["m"], bytes=9, sha256="a"*64)), "weights.file"),
     (dict(weights=dict(file="m.pth", bytes=-5, sha256="a"*64)), "weights.bytes=-5 is no whole number above 0"),
     (dict(taken=dict(matched=3)), "taken.total=None is no whole number above 0"),
+    (dict(taken=dict(matched=3, total=3)), "taken.layout=None is no name"),
+    (dict(taken=TAKEN | dict(layout="agw")), "layout 'agw' for the model 'bot_r50', and those of .* are of 'bot' for"),
+    (dict(taken=TAKEN | dict(layout="a released BoT (its stem has no ReLU)")), "'a released BoT .*and those of"),
+    (dict(taken=TAKEN | dict(layout="reid_lab", model="agw_r50")), "'reid_lab' for the model 'agw_r50'"),
     (dict(dataset="msmt17"), "dataset is 'msmt17'"), (dict(split="val"), "split is 'val'"),
     (dict(protocol=dict(queries="images")), "protocol is"), (dict(arguments=dict(size=[64, 32])), "arguments is"),
     (dict(metrics={}), "metrics are empty"), (dict(metrics=dict(R1=101.)), "R1=101.0 is no percentage"),
@@ -57,6 +66,24 @@ def sent(folder, name, **changes):
     (dict(more=1), "'more'"), (dict(name="reid-tta-market1501"), "protocol|arguments|the released file has")])
 def test_a_field_that_is_wrong_is_refused(changes, message):
     with pytest.raises(ValueError, match=message): check_contribution(row(**changes), "sent.json")
+
+
+def test_a_file_that_was_written_anew_keeps_its_model():
+    "`weights convert` names the layout of this library, under which the model tells what it is"
+    assert OWN_LAYOUT == OURS.name
+    sent = row(taken=TAKEN | dict(layout=OWN_LAYOUT))
+    assert check_contribution(sent) == sent
+    old = dict(name="fastreid-bot-market1501", arguments=dict(size=[256, 128]), taken=TAKEN | dict(
+        layout="fastreid_old", model="frozen:fastreid_bot_r50"),
+        protocol=asdict(reproduction("fastreid-bot-market1501").protocol))
+    assert check_contribution(row(**old))["name"] == "fastreid-bot-market1501"
+    with pytest.raises(ValueError, match="those of fastreid-bot.* are of 'fastreid' or 'fastreid_old' for"):
+        check_contribution(row(**old | dict(taken=TAKEN)))
+
+
+def test_a_row_of_an_entry_that_does_not_open_is_refused():
+    with pytest.raises(ValueError, match="plip-cuhk-pedes cannot be repeated yet"):
+        check_contribution(row(name="plip-cuhk-pedes"))
 
 
 def test_what_is_no_contribution_is_refused(tmp_path):

@@ -296,6 +296,7 @@ def main(argv=None):
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--out", type=Path, default=ROOT/"_docs", help="folder, replaced (default: _docs)")
     a.add_argument("--only", default="*", help="pattern of library notebooks (default: all)")
+    a.add_argument("--jobs", default="1", help="processes that read and write pages, or auto (default: 1)")
     a = a.parse_args(argv)
     try:
         from sphinx.cmd.build import build_main
@@ -309,7 +310,8 @@ def main(argv=None):
     (a.out/"source").mkdir(parents=True)
     (a.out/"source"/MARK).touch()  # before the rest: a build that is killed is known, too
     n = gather(a.out/"source", a.only)
-    code = build_main(["-q", "-W", "--keep-going", "-d", str(a.out/"cache"), str(a.out/"source"), str(a.out/"site")])
+    places = [str(a.out/"source"), str(a.out/"site")]
+    code = build_main(["-q", "-W", "--keep-going", "-j", a.jobs, "-d", str(a.out/"cache"), *places])
     (a.out/"site"/"_static"/"pages.js").write_text(pages_script(a.out/"site"), "utf-8")
     found, away = broken(a.out/"site")
     for text in found: print(text)

@@ -46,6 +46,18 @@ FIXED = dict(n_components='a map has two dimensions', random_state='use seed',
              n_jobs='one thread, so that a seed gives the same map again')
 
 
+def _keep_compiled(*modules):
+    """Have numba keep on disk what it compiles of modules, as it does of `jit(cache=True)`
+
+    Without this every process that draws its first UMAP compiles for a quarter of a minute."""
+    from numba.core.caching import NullCache
+    from numba.core.dispatcher import Dispatcher
+    for function in (value for module in modules for value in vars(module).values()):
+        if not isinstance(function, Dispatcher) or not isinstance(function._cache, NullCache): continue
+        try: function.enable_caching()
+        except RuntimeError: return # no folder to keep it in: numba compiles in each process
+
+
 def _library(method):
     "The class that draws a map"
     check_choice('method', method, MAPS)
@@ -55,7 +67,8 @@ def _library(method):
     if method == 'tsne':
         from sklearn.manifold import TSNE
         return TSNE
-    from umap import UMAP
+    from umap import UMAP, distances, layouts, umap_, utils
+    _keep_compiled(distances, layouts, umap_, utils)
     return UMAP
 
 

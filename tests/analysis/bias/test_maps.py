@@ -1,4 +1,6 @@
 "Maps: each method takes the options of its own library and refuses others"
+from pathlib import Path
+
 import numpy as np
 import pytest
 from helpers.bias import scene
@@ -6,6 +8,15 @@ from helpers.bias import scene
 from reid_lab.analysis.bias.maps import project, sample_rows
 from reid_lab.core.basics import stream
 from reid_lab.retrieval.embeddings import Embeddings
+
+
+def test_what_umap_compiles_is_kept_for_the_next_process():
+    from umap import umap_, utils
+    rng = np.random.default_rng(0)
+    project(Embeddings(rng.normal(size=(12, 4)).astype("float32"), np.arange(12) % 3, np.arange(12) % 2), "umap")
+    for function in (utils.fast_knn_indices, umap_.smooth_knn_dist):
+        kept = Path(function.stats.cache_path)
+        assert list(kept.glob(f"*.{function.py_func.__name__}-*.nbi")) and function.signatures
 
 
 @pytest.mark.whole
