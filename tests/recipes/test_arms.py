@@ -92,7 +92,7 @@ def test_chance_is_the_mean_of_one_over_people(protocol):
 
 
 def test_chance_counts_tracks_where_they_are_pooled():
-    "By hand: two walks at each of four cameras; one asks, the other is searched, and those of its own camera are left out"
+    "By hand: two walks at each of four cameras; one asks, the other is searched, and the own camera is left out"
     table = arm_world(STUDIES["tracklets"], "smoke").table()
     people, matches = 12, 3
     assert len(table.gallery("test")) == 4*4*people
@@ -137,7 +137,8 @@ def test_arms_that_share_a_training_train_once(tmp_path):
     assert alone["R1"] == one["R1"]                                 # without a folder it is trained again
     with pytest.raises(ValueError, match="was trained otherwise"):
         run_arm(SHARED, dict(name="other"), "smoke", keep=tmp_path, train=dict(lr=.1))
-    rows = [stored_row_of_arm(SHARED, dict(row, seed=0), dict(name=row["method"]), "smoke", "world") for row in (one, other)]
+    rows = [stored_row_of_arm(SHARED, dict(row, seed=0), dict(name=row["method"]), "smoke", "world")
+            for row in (one, other)]
     assert rows[0]["setting"] != rows[1]["setting"] and rows[0]["lr"] == rows[1]["lr"]
 
 

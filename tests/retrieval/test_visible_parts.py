@@ -116,7 +116,8 @@ def test_what_a_probe_cannot_be_learned_from_is_refused(network, images):
                         (dict(power=0), "power=0")]:
         with pytest.raises(ValueError, match=says): learn_visibility(network, images, **{"n_parts": 4, **given})
     with pytest.raises(ValueError, match="cut from another one"): learn_visibility(network, images[:1], 4)
-    with pytest.raises(AttributeError, match="bot_tiny"): learn_visibility(create_model("transreid_tiny", n_ids=2), images)
+    tokens = create_model("transreid_tiny", n_ids=2)
+    with pytest.raises(AttributeError, match="bot_tiny"): learn_visibility(tokens, images)
 
 
 def test_known_visibility_is_the_share_of_the_body_in_a_stripe():
