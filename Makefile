@@ -73,7 +73,7 @@ check: install
 	$(RUN) -m ruff check --quiet .
 	$(RUN) tools/check_nbs.py
 
-# pytest comes last: its closing line is the verdict. Browsers have the machine to themselves.
+# pytest comes last: its closing line is the verdict. Tests in a browser wait much; meanwhile others compute.
 LONG := kill or whole or browser
 test test-rest rehearsal: export HF_HUB_OFFLINE = 1
 test test-rest rehearsal: export OMP_NUM_THREADS = 1
@@ -85,8 +85,7 @@ test: install
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "not ($(LONG))" tests
 
 test-rest: install
-	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "(kill or whole) and not browser" tests
-	$(RUN) -m pytest -q -m browser tests
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "$(LONG)" tests
 
 # The stand-in for a GPU changes torch for the process that it is in; a small part of this is a test of test-rest.
 rehearsal: export REID_LAB_REHEARSAL = 1

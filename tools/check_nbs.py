@@ -16,6 +16,7 @@ import sys
 import tokenize
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -105,16 +106,19 @@ class Cell:
         self.tags = raw.get("metadata", {}).get("tags", [])
         self.outputs = raw.get("outputs", [])
 
-    @property
+    @cached_property
     def lines(self): return [s for s in self.source.splitlines() if not s.startswith("#|")]
 
-    @property
+    @cached_property
     def plain(self):
         "Python without cell magics and shell lines"
         if self.source.lstrip().startswith("%%"): return ""
         return "\n".join(re.sub(r"^(\s*)[%!].*", r"\1pass", s) for s in self.source.splitlines())
 
-    def tree(self): return ast.parse(self.plain)
+    @cached_property
+    def _tree(self): return ast.parse(self.plain)
+
+    def tree(self): return self._tree
 
 
 class Notebook:
@@ -140,6 +144,12 @@ class Notebook:
     def found(self, rule, cell=None, text=""): return Finding(rule, self.where, cell.n if cell else 0, text)
 
 
+def walk(node):
+    "All nodes below one and itself, as of `ast.walk`; the list is kept with the node, since each rule goes through it"
+    if not hasattr(node, "below"): node.below = list(ast.walk(node))
+    return node.below
+
+
 def public_defs(tree):
     "Public functions and classes at the top of a cell, and (class, method) pairs, `@patch` methods included"
     tops, methods = [], []
@@ -154,6 +164,7 @@ def public_defs(tree):
     return tops, methods
 
 
+@lru_cache(64)      # of a cell several rules ask
 def comments(source):
     "Line number -> comment, for lines with code before the comment too"
     out = {}
@@ -192,11 +203,11 @@ def vacuous(test):
     if isinstance(test, ast.IfExp): return vacuous(test.body) or vacuous(test.orelse)
     if isinstance(test, ast.Call) and over(test): return vacuous(over(test))
     if isinstance(test, ast.Constant): return bool(test.value)     # `assert False` always fails
-    if all(isinstance(n, LITERAL) for n in ast.walk(test)): return True
+    if all(isinstance(n, LITERAL) for n in walk(test)): return True
     if not isinstance(test, ast.Compare) or len(test.ops) > 1: return False
     left, op, right = test.left, test.ops[0], test.comparators[0]
     if last_name(left) == "len" and ast.unparse(right) == "0": return isinstance(op, ast.GtE)
-    same = ast.dump(left) == ast.dump(right) and not any(isinstance(n, ast.Call) for n in ast.walk(left))
+    same = ast.dump(left) == ast.dump(right) and not any(isinstance(n, ast.Call) for n in walk(left))
     return same and isinstance(op, (ast.Eq, ast.Is, ast.LtE, ast.GtE))
 
 
@@ -216,7 +227,7 @@ def telling(test):
 
 def checks(tree, helpers=()):
     "True if something in `tree` asserts a value: a statement, a function of a test library, or one of `helpers`"
-    for n in ast.walk(tree):
+    for n in walk(tree):
         if isinstance(n, ast.Assert) and telling(n.test): return True
         if isinstance(n, ast.Call) and asserting(last_name(n), helpers): return True
     return False
@@ -229,7 +240,7 @@ def asserting(name, helpers=()):
 
 def check_asserts(where, tree):
     "Assertions that cannot fail, and those that only ask for a type; `where(rule, line, text)` makes the finding"
-    for n in ast.walk(tree):
+    for n in walk(tree):
         if not isinstance(n, ast.Assert): continue
         if vacuous(n.test): yield where("vacuous", n.lineno, f"`{ast.unparse(n.test)[:60]}`")
         elif weak(n.test): yield where("weak-assert", n.lineno, f"`{ast.unparse(n.test)[:60]}`")
@@ -301,7 +312,7 @@ def is_text(s): return isinstance(s, ast.Expr) and isinstance(s.value, ast.Const
 
 def stars(tree):
     "Imports of everything"
-    return [s for s in ast.walk(tree) if isinstance(s, ast.ImportFrom) and any(a.name == "*" for a in s.names)]
+    return [s for s in walk(tree) if isinstance(s, ast.ImportFrom) and any(a.name == "*" for a in s.names)]
 
 
 def check_text(where, source, plain):
@@ -313,9 +324,9 @@ def check_text(where, source, plain):
 
 def check_excepts(where, tree, silent=False):
     "Bare and blanket handlers, and where `silent` those that do nothing"
-    for h in (x for x in ast.walk(tree) if isinstance(x, ast.ExceptHandler)):
-        names = {last_name(n) for n in ast.walk(h.type) if last_name(n)} if h.type else {"(bare)"}
-        raises = any(isinstance(x, ast.Raise) for x in ast.walk(h))
+    for h in (x for x in walk(tree) if isinstance(x, ast.ExceptHandler)):
+        names = {last_name(n) for n in walk(h.type) if last_name(n)} if h.type else {"(bare)"}
+        raises = any(isinstance(x, ast.Raise) for x in walk(h))
         if names & {"(bare)", "Exception", "BaseException"} and not raises:
             yield where("except", h.lineno, f"except {' '.join(sorted(names))}")
         elif silent and len(h.body) == 1 and isinstance(h.body[0], ast.Pass): yield where("swallow", h.lineno, "")
@@ -327,6 +338,7 @@ CODE = (ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.Return, ast.D
 
 def dead_code(source):
     "(line, text) of comments of their own that parse as statements; a lone word or `shape: (B,D)` does not"
+    if not re.search(r"^\s*#(?![|!])", source, re.M): return
     lines = source.splitlines()
     for i, comment in comments(source).items():
         m = re.match(r"#(?!\||!)\s*(.+)", comment)
@@ -373,16 +385,16 @@ def demos(nb): return [c for c in nb.code if not c.exported and not c.hidden]
 
 def used_names(tree):
     "(names that are called, names that are read) in a cell; a type check, an import and `f.__doc__` use nothing"
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    calls = [n for n in walk(tree) if isinstance(n, ast.Call)]
     called = {n.func.id for n in calls if isinstance(n.func, ast.Name)}     # a method of that name is another thing
-    idle = {id(x) for n in calls if last_name(n) in TYPES for a in n.args for x in ast.walk(a)}
-    idle |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr.startswith("__")}
-    for n in ast.walk(tree):
+    idle = {id(x) for n in calls if last_name(n) in TYPES for a in n.args for x in walk(a)}
+    idle |= {id(n.value) for n in walk(tree) if isinstance(n, ast.Attribute) and n.attr.startswith("__")}
+    for n in walk(tree):
         called |= {last_name(d) for d in [*getattr(n, "decorator_list", ()), *getattr(n, "bases", ())]}
         if isinstance(n, ast.Call) and last_name(n) in HANDS: called |= {last_name(a) for a in n.args}
-        if isinstance(n, (ast.For, ast.comprehension)) and {last_name(t) for t in ast.walk(n.target)} & called:
-            called |= {last_name(x) for x in ast.walk(n.iter)}      # for f in (one, two): f(x)
-    read = {last_name(n) for n in ast.walk(tree) if isinstance(n, (ast.Name, ast.Attribute))
+        if isinstance(n, (ast.For, ast.comprehension)) and {last_name(t) for t in walk(n.target)} & called:
+            called |= {last_name(x) for x in walk(n.iter)}      # for f in (one, two): f(x)
+    read = {last_name(n) for n in walk(tree) if isinstance(n, (ast.Name, ast.Attribute))
             and isinstance(n.ctx, ast.Load) and id(n) not in idle}
     return called, read
 
@@ -403,7 +415,7 @@ def check_used(nb):
     called, read = (set().union(*(p[i] for p in pairs)) for i in (0, 1))
     exported = [(c, n) for c in nb.code if c.exported for n in c.tree().body]
     for _, top in exported:
-        for n in ast.walk(top):      # what a called function returns, and what a called class is built on, is used
+        for n in walk(top):      # what a called function returns, and what a called class is built on, is used
             if isinstance(n, ast.FunctionDef) and n.returns and n.name in called | read:
                 called |= set(re.findall(r"\w+", ast.unparse(n.returns)))
     for _, n in reversed(exported):
@@ -460,7 +472,7 @@ def check_order(nbs, package):
     for nb in (n for n in nbs if n.numbered and n.module):
         for c in nb.code:
             if not c.exported: continue
-            for s in ast.walk(c.tree()):
+            for s in walk(c.tree()):
                 if isinstance(s, ast.ImportFrom): names = [s.module, *[f"{s.module}.{a.name}" for a in s.names]]
                 elif isinstance(s, ast.Import): names = [a.name for a in s.names]
                 else: continue
@@ -532,7 +544,7 @@ def check_script(path, root):
     for i, line in enumerate(source.splitlines(), 1):
         if m := MACHINE.search(line): yield where("source-path", i, m[0])
     yield from (f for f in check_asserts(where, tree) if f.rule == "vacuous")
-    for n in ast.walk(tree):
+    for n in walk(tree):
         if isinstance(n, ast.Call) and last_name(n) == "raises": yield from check_raises(where, n)
     if path.name.startswith("test_"): yield from check_tests(where, tree)
 
@@ -540,7 +552,7 @@ def check_script(path, root):
 def check_raises(where, call):
     "`pytest.raises` of any exception, or with a pattern that any message matches"
     kinds = {last_name(x) for a in [*call.args[:1], *(k.value for k in call.keywords if k.arg == "expected_exception")]
-             for x in ast.walk(a)}
+             for x in walk(a)}
     if kinds & {"Exception", "BaseException"}: yield where("raises", call.lineno, " ".join(sorted(kinds - {""})))
     for k in call.keywords:
         if k.arg == "match" and isinstance(k.value, ast.Constant) and re.search(k.value.value, ""):
@@ -549,16 +561,16 @@ def check_raises(where, call):
 
 def check_tests(where, tree):
     "Each test asserts a value, itself or through a helper of its file or one called check_, assert_ or test_ something"
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    functions = [n for n in walk(tree) if isinstance(n, ast.FunctionDef)]
     helpers, known = {"fail"}, 0
     while len(helpers) > known:
         known = len(helpers)
         helpers |= {f.name for f in functions if checks(f, helpers)}
     for f in functions:
         if not f.name.startswith("test"): continue
-        calls = {last_name(n) for n in ast.walk(f) if isinstance(n, ast.Call)}
+        calls = {last_name(n) for n in walk(f) if isinstance(n, ast.Call)}
         if checks(f, helpers - {f.name}) or any(re.match("(check|assert|test)_", c) for c in calls): continue
-        any_weak = any(isinstance(n, ast.Assert) and weak(n.test) for n in ast.walk(f))
+        any_weak = any(isinstance(n, ast.Assert) and weak(n.test) for n in walk(f))
         yield where("weak-assert" if any_weak else "no-assert", f.lineno, f"`{f.name}`")
 
 

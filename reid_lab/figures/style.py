@@ -73,6 +73,18 @@ def _settle(fig):
     fig.set_layout_engine('none') # a second drawing would move things by fractions of a pixel
 
 
+@contextmanager
+def _drawn_once(fig):
+    "Without the retired engine, for which matplotlib draws a figure once more before it saves it"
+    engine = fig.get_layout_engine()
+    if not isinstance(engine, PlaceHolderLayoutEngine):
+        yield
+        return
+    fig.set_layout_engine(None)
+    try: yield
+    finally: fig.set_layout_engine(engine)
+
+
 def _white(few, drawn):
     "The picture of few colours, pure white where the drawn one is: paper is white, and a mean of pale greys is not"
     white = (np.asarray(drawn) == 255).all(2)
@@ -96,9 +108,10 @@ class PaperFigure(Figure):
         with paper_style():
             _settle(self)
             if self.photo:
-                self.savefig(drawn, dpi=dpi, format='jpeg', pil_kwargs=dict(quality=74, optimize=True))
+                with _drawn_once(self):
+                    self.savefig(drawn, dpi=dpi, format='jpeg', pil_kwargs=dict(quality=74, optimize=True))
                 return drawn.getvalue()
-            self.savefig(drawn, dpi=dpi, format='png')
+            with _drawn_once(self): self.savefig(drawn, dpi=dpi, format='png')
         small = io.BytesIO()
         whole = Image.open(drawn).convert('RGB')
         _white(whole.quantize(256, kmeans=1), whole).save(small, 'PNG', optimize=True)
@@ -178,7 +191,7 @@ def export(fig:Figure, # Any matplotlib figure
         if kind == 'jpg': options['pil_kwargs'] = dict(quality=80, optimize=True)
         with atomic_path(safe_join(folder, f'{name}.{kind}')) as tmp, paper_style():
             _settle(fig)
-            with _light(fig, photo_dpi) if kind == 'pdf' else nullcontext():
+            with _drawn_once(fig), _light(fig, photo_dpi) if kind == 'pdf' else nullcontext():
                 fig.savefig(tmp, **options)
             if kind == 'png' and getattr(fig, 'photo', False): _shrink_png(tmp, dpi)
         paths.append(folder/f'{name}.{kind}')

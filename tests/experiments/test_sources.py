@@ -124,19 +124,20 @@ def test_arguments_that_are_set_and_values_that_are_closed_over():
     assert job_code(scaled(1.)).key != job_code(scaled(2.)).key and job_code(scaled(1.)).key == job_code(scaled(1.)).key
 
 
-@pytest.mark.parametrize("typed", ["def loss(): return {}\ndef job(seed=0): return dict(mAP=loss())",
-                                   "rate = {}\ndef job(seed=0): return dict(mAP=rate)",
-                                   "def job(seed=0): return dict(mAP={})"])
-def test_a_job_that_was_typed(typed, tmp_path):
-    "A program from the command line has no file to read"
-    def score(value):
-        code = f"{typed.format(value)}\nfrom reid_lab.experiments.sweep import sweep\n" \
-               f"print(sweep(job, [{{}}], n_jobs=1, folder={str(tmp_path/'s')!r}).mAP.tolist())"
+def test_jobs_that_were_typed(tmp_path):
+    "A program from the command line has no file to read; a value is in what the job calls, in a global, in the job"
+    jobs = dict(a="def loss(): return {}\ndef a(seed=0): return dict(mAP=loss())",
+                b="rate = {}\ndef b(seed=0): return dict(mAP=rate)", c="def c(seed=0): return dict(mAP={})")
+    def scores(value):
+        typed = "\n".join(job.format(value) for job in jobs.values())
+        code = f"{typed}\nfrom reid_lab.experiments.sweep import sweep\n" \
+               "for job, name in ((a, 'a'), (b, 'b'), (c, 'c')):\n" \
+               f"    print(sweep(job, [{{}}], n_jobs=1, folder={str(tmp_path)!r} + '/' + name).mAP.tolist())"
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
-        return run.stdout.strip()
-    assert [score(1.), score(1.), score(2.)] == ["[1.0]", "[1.0]", "[2.0]"]
-    assert len(list((tmp_path/"s").glob("*.json"))) == 2
+        return run.stdout.split()
+    assert [scores(1.), scores(1.), scores(2.)] == [["[1.0]"]*3, ["[1.0]"]*3, ["[2.0]"]*3]
+    assert [len(list((tmp_path/name).glob("*.json"))) for name in jobs] == [2, 2, 2]
 
 
 def test_helpers():
