@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from ..core.basics import check_choice, check_whole, named_fields
+from ..core.reporting import count_of
 from ..core.statistics import resampled_means
 from ..figures.comparisons import paired_differences, score_against_time
 from ..models.weights.seen import is_world
@@ -416,9 +417,6 @@ def _interval(low, high, form='.1f'):
 def _time(ms): return f'{ms:.3g}' if np.isfinite(ms) else 'unknown'
 
 
-def _count(n, one, many=''): return f"{n:,} {one if n == 1 else many or one + 's'}"
-
-
 @dataclass(frozen=True, eq=False)
 class Comparison:
     "Several models on several datasets"
@@ -488,16 +486,16 @@ def left_out_lines(found:SetComparison, # One dataset
     lines = []
     for model, queries, images in found.left_out:
         if queries or images:
-            more = f"{_count(queries, 'query', 'queries')} and {_count(images, 'gallery image')}"
+            more = f"{count_of(queries, 'query', 'queries')} and {count_of(images, 'gallery image')}"
             lines.append(f'{found.dataset}: {more} of {model} are not in all features and were left out.')
     if found.n_skipped:
-        lines.append(f"{found.dataset}: {_count(found.n_skipped, 'query', 'queries')} without a match did not count.")
+        lines.append(f"{found.dataset}: {count_of(found.n_skipped, 'query', 'queries')} without a match did not count.")
     for rest in found.plan.left_out().itertuples() if found.plan else ():
         lines.append(f'{found.dataset}: {rest.rows:,.0f} rows of the {rest.side} take no part in '
                      f'{found.plan.protocol.name}: {rest.reason}.')
     lines += [f'{found.dataset}: {sentence}.' for sentence in found.plan.of_split()] if found.plan else []
     if found.n_itself and not found.each_asks:
-        lines.append(f"{found.dataset}: no image is in its own list ({_count(found.n_itself, 'pair')} of a query and "
+        lines.append(f"{found.dataset}: no image is in its own list ({count_of(found.n_itself, 'pair')} of a query and "
                      "itself left out).")
     return lines
 
@@ -512,8 +510,8 @@ def _heading(found):
         which = f', mean of {n_draws} draws' if n_draws > 1 else ''
         if found.draw is not None: which = f', draw {found.draw} of 0 to {found.plan.protocol.n_draws - 1}'
         camera = f'protocol {found.plan.protocol.name}{which}'
-    of_people = f"{_count(len(found.pid), 'query', 'queries')} of {_count(found.n_people, 'person', 'people')}"
-    return f"{found.dataset}: {of_people} in {_count(found.n_images, 'image')}; {how}{camera}"
+    of_people = f"{count_of(len(found.pid), 'query', 'queries')} of {count_of(found.n_people, 'person', 'people')}"
+    return f"{found.dataset}: {of_people} in {count_of(found.n_images, 'image')}; {how}{camera}"
 
 
 def _score_block(found):

@@ -26,7 +26,7 @@ from ..core.files import BROKEN, safe_join
 from ..core.markup import fill
 from ..core.old_names import renamed_attributes
 from ..core.pictures import jpeg_bytes
-from ..core.reporting import printable
+from ..core.reporting import count_of, printable
 from ..data.augment import to_pixels
 from ..data.images import image_at, pixels_of, read_image, reads_like_image, resize_image
 from ..data.text import READ, check_sentence, read_text, text_note
@@ -218,7 +218,7 @@ class Answer:
         return self.seen.lines(self.searched)
 
     def __repr__(self):
-        n = f"{len(self)} question{'s'*(len(self) != 1)}"
+        n = count_of(len(self), 'question')
         first = f'first: {self.sentence()}' if len(self) else ''
         by = f', {self.sides.words()}' if self.sides is not None else ''
         return '\n'.join(filter(None, [f'Answer to {n} in {len(self.result.g):,} images{by}', first,
@@ -229,7 +229,7 @@ class Answer:
         lists = [_shown_list(self, i) for i in range(min(len(self), _MOST_SHOWN))]
         left = len(self) - len(lists)
         more = f'and {left} more: answer.table({len(lists)}) ...' if left else ''
-        title = f"{len(self)} question{'s'*(len(self) != 1)} in {len(self.result.g):,} images"
+        title = f"{count_of(len(self), 'question')} in {len(self.result.g):,} images"
         return fill(_ANSWER, title=title, lists=lists, more=more, caveats=self.caveats())
 
     def by_chance(self, i:int=0, # Question

@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .box_options import add_box_options, box_options, table_notes
+from .box_options import add_box_options, box_options
 from reid_lab.cli.options import (
     COUNT,
     add_junk,
@@ -238,7 +238,7 @@ def _what_was_embedded(a, features):
 def _report_unreadable(table, features, most=5):
     "Name the images that were left out, on standard error"
     unreadable = features.meta.get('left_out', [])
-    notes = [*table_notes(table), *(f'left out: {text}' for text in unreadable[:most])]
+    notes = [*table.notes(), *(f'left out: {text}' for text in unreadable[:most])]
     for text in notes: print(printable(text), file=sys.stderr)
     if len(unreadable) > most:
         print(f'left out: {len(unreadable) - most} more, see left_out in its meta', file=sys.stderr)

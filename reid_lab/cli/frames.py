@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .box_options import add_box_options, box_options, table_notes
+from .box_options import add_box_options, box_options
 from .crops import check_new, columns_of, pair
 from .options import COUNT, check_used, whole_number
 from ..core.reporting import printable
@@ -36,7 +36,7 @@ def _crops(a:argparse.Namespace, # Arguments of the command
         table = crops_table(a.source, root=a.root, columns=columns_of(a.column), follow_links=a.follow_links,
                             images='none' if a.skip_bad else 'sample', boxes=box_options(a, a.skip_bad))
         manifest = write_crops(table, folder, a.format, a.quality or JPEG_QUALITY)
-    for text in table_notes(table): print(printable(text), file=sys.stderr)
+    for text in table.notes(): print(printable(text), file=sys.stderr)
     exactly = 'exactly' if a.format == 'png' else 'nearly'
     print(f'{len(table)} crops, which embed to {exactly} the features of the boxes\nmanifest: {near_path(manifest)}')
     return 0

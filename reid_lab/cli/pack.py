@@ -12,10 +12,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .box_options import table_notes
 from .crops import columns_of, pair
 from .options import check_used, whole_number
-from ..core.reporting import printable
+from ..core.reporting import count_of, printable
 
 # %% ../../nbs/16_cli/22_pack.ipynb #2d79276f
 _OF_FOLDERS = ('root', 'folders', 'pattern', 'column', 'skip', 'follow_links')
@@ -47,8 +46,8 @@ def _check(a):
     from reid_lab.data.packed import check_packed, read_about
     about = read_about(a.source)
     check_packed(a.source, content=True)
-    print(printable(f"{a.source}: {about['files']:,} image files, {about['rows']:,} rows in {about['shards']} "
-                    'shard(s), all bytes as they were written'))
+    print(printable(f"{a.source}: {about['files']:,} image files, {about['rows']:,} rows in "
+                    f"{count_of(about['shards'], 'shard')}, all bytes as they were written"))
     return 0
 
 
@@ -67,9 +66,9 @@ def _pack(a:argparse.Namespace, # Arguments of the command
         from reid_lab.data.packing import pack_table
         table, dataset = _source_table(a)
         about = pack_table(table, out, a.shard_mb or SHARD_MB, dataset)
-    for text in table_notes(table): print(printable(text), file=sys.stderr)
+    for text in table.notes(): print(printable(text), file=sys.stderr)
     print(printable(f"{about['files']:,} image files ({about['bytes']/_MIB:,.1f} MiB), {about['rows']:,} rows of "
-                    f"{about['ids']:,} people in {about['shards']} shard(s): {near_path(out)}"))
+                    f"{about['ids']:,} people in {count_of(about['shards'], 'shard')}: {near_path(out)}"))
     words = ['run', 'NAME', '-p', f'dataset={dataset}', '-p', f'data_root={near_path(out)}']
     if not dataset: words = ['embed', near_path(out), '--model', 'NAME', '--out', 'features']
     next_command = shlex.join(words)

@@ -46,19 +46,20 @@ def _folders_of_others():
 
 
 @cache      # each run asks for every module of its process, of which there are thousands
-def _is_own_file(path, places):
-    "`is_own` of an absolute path, where Python looks for modules in `places`"
+def _not_of_others(path):
+    "Where a file is, links followed; None for what Python, an installation or this package has"
     path = Path(path).resolve()
-    if {'site-packages', 'dist-packages'} & {*path.parts}: return False
-    if any(path.is_relative_to(folder) for folder in _folders_of_others()): return False
-    folders = [Path(place).resolve() for place in places]
-    return not any(path in _installed_into(folder) for folder in folders if path.is_relative_to(folder))
+    if {'site-packages', 'dist-packages'} & {*path.parts}: return None
+    return None if any(path.is_relative_to(folder) for folder in _folders_of_others()) else path
 
 
 def is_own(path:Path | str, # Of a module's file
     ) -> bool:
     "Whether a file is the user's: neither Python's, nor installed, nor of this package"
-    return _is_own_file(os.path.abspath(path), tuple(map(os.path.abspath, sys.path)))
+    path = _not_of_others(os.path.abspath(path))
+    if path is None: return False
+    places = [Path(place).resolve() for place in sys.path]
+    return not any(path in _installed_into(place) for place in places if path.is_relative_to(place))
 
 
 def _python_file(name, module):

@@ -21,7 +21,7 @@ import pandas as pd
 
 from ..core.basics import check_choice, check_whole, named_fields
 from ..core.files import file_kind, safe_join, wrong_file
-from ..core.reporting import progress
+from ..core.reporting import count_of, progress
 from .boxes import DIGITS, Box, Region, check_margin, file_of
 from .frames import Video, count_packets, is_video, last_frame
 from .images import folder_files, upright_size
@@ -440,7 +440,7 @@ class _Placing:
         "Frames that are missing: an error, or left out"
         if not np.any(mask): return
         names = list(dict.fromkeys(names))
-        what = f'{len(names)} frame{"s"*(len(names) > 1)} with boxes missing {where}: {_few(names)}'
+        what = f'{count_of(len(names), "frame")} with boxes missing {where}: {_few(names)}'
         if not self.options.skip_missing:
             raise ValueError(
                 f'{what}; '
@@ -451,7 +451,7 @@ class _Placing:
 
     def words(self):
         "What was left out, in words"
-        counts = [f'{n} box{"es"*(n != 1)} {reason}' for reason, n in self.left_out.items() if n]
+        counts = [f"{count_of(n, 'box', 'boxes')} {reason}" for reason, n in self.left_out.items() if n]
         return counts + self.missing
 
 # %% ../../nbs/01_data/65_box_files.ipynb #4518eafd
@@ -563,10 +563,10 @@ def _clip(placing, sizes):
     small = ~outside & (inside[2:] < 1).any(0)
     clipped = ~outside & ~small & (np.abs(inside - [x, y, w, h]) > 10.**-DIGITS).any(0)
     if n := int(clipped.sum()):
-        placing.remarks.append(f'{n} box{"es reach" if n > 1 else " reaches"} over the edge of the frame and '
-                               f'{"were" if n > 1 else "was"} clipped')
+        reach = 'box reaches over the edge of the frame and was', 'boxes reach over the edge of the frame and were'
+        placing.remarks.append(f'{count_of(n, *reach)} clipped')
     placing.f = f.assign(**dict(zip(SIDES, inside)))
-    placing.left_out['outside their frame'] += int(outside.sum())
+    placing.left_out['outside the frame'] += int(outside.sum())
     placing.drop(outside | small)
     placing.left_out['of less than a pixel'] += int(small.sum())
 

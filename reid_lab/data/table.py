@@ -295,6 +295,14 @@ def _repr_html_(self:ReidTable):
     return fill(_SUMMARY, name=self.name or 'ReidTable', summary=self.summary().reset_index(),
                 caption=first_caption)
 
+# %% ../../nbs/01_data/20_table.ipynb #de731627
+@patch
+def notes(self:ReidTable, mark:str='note: ', # Before a remark; `left out: ` stands before what is not in the table
+    ) -> list[str]: # Lines, each once
+    "What the table lacks, or has otherwise than its files, in lines"
+    return list(dict.fromkeys([*(f'left out: {what}' for what in self.left_out),
+                               *(f'{mark}{what}' for what in self.remarks)]))
+
 # %% ../../nbs/01_data/20_table.ipynb #dd0c17c6
 @dataclass(frozen=True)
 class Finding:
@@ -319,6 +327,14 @@ class TableError(ValueError):
         self.name, self.findings = name, list(findings)
         lines = '\n'.join(f'  {i}. {str(f)[6:]}' for i, f in enumerate(self.findings, 1))
         super().__init__(f"{name or 'table'}: {len(self.findings)} problem(s)\n{lines}")
+
+# %% ../../nbs/01_data/20_table.ipynb #37e8fc13
+@patch
+def note_findings(self:ReidTable, remedy:str='', # Of what was changed
+    ) -> list[Finding]: # ok: left out; warn: changed
+    "The same lines as findings of a dataset"
+    return [*(Finding('ok', f'left out: {what}') for what in self.left_out),
+            *(Finding('warn', what, '', remedy) for what in self.remarks)]
 
 # %% ../../nbs/01_data/20_table.ipynb #7d6ff080
 def row_number(i:int, # From 0
@@ -602,6 +618,7 @@ def join_tables(tables:Sequence, # At least one `ReidTable`
         frames.append(f)
     out = ReidTable(pd.concat(frames, ignore_index=True), None, JoinedReader(parts), name or '+'.join(parts))
     out.left_out = [text for t in tables for text in t.left_out]
+    out.remarks = [text for t in tables for text in t.remarks]
     out.further = list(dict.fromkeys(c for t in tables for c in t.further))
     out.knows_split = any(t.knows_split for t in tables) # rows of the others count as `test`, as they do alone
     return out

@@ -491,8 +491,7 @@ def check_infrared(table:ReidTable, # As loaded
 def infrared_notes(table:ReidTable, # As loaded
     ) -> list[Finding]:
     "What the lists leave out of the folder, and what the folder lacks of the lists"
-    left_out = [Finding('ok', f'left out: {text}') for text in table.left_out]
-    return left_out + [Finding('warn', text, '', 'a part of the set, or other lists') for text in table.remarks]
+    return table.note_findings('a part of the set, or other lists')
 
 # %% ../../nbs/07_datasets/14_infrared_sets.ipynb #14c0a023
 _SYSU_COUNTS = dict(train=(296, 30213), val=(99, 3954), query=(96, 3803), gallery=(96, 6775))

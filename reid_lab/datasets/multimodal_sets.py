@@ -304,7 +304,7 @@ def check_orbench(table:ReidTable, # As loaded
 def multimodal_notes(table:ReidTable, # As loaded
     ) -> list[Finding]:
     "What lies in the folder and is not in the table"
-    return [Finding('ok', f'left out: {text}') for text in table.left_out]
+    return table.note_findings()
 
 # %% ../../nbs/07_datasets/22_multimodal_sets.ipynb #ab08a38d
 MULTIMODAL_SETS = {

@@ -36,6 +36,7 @@ class Dataset:
     shared: tuple[tuple[str, str], ...] = ()  # Pairs of splits that share identities by design
     check: Callable | None = None  # `check(table, files=True)` -> findings besides those on every table
     counts_of: Callable | None = None  # `counts_of(table, **options)`, where layout or options change them
+    may_have: tuple = ()  # Facts that depend on the folder, such as `cameras` of a family of sets
     index_cameras: bool = False  # The column cam is no camera: it counts images, or joins other facts of a name
     files: Callable | None = None  # `files(folder)` -> its annotation files; default: those of `annotations`
     notes: Callable | None = None  # `notes(table)` -> what the doctor finds besides

@@ -190,7 +190,7 @@ def check_sketch(table:ReidTable, # As loaded
     if alone:
         what = f'{len(alone)} people lack a sketch or photographs'
         found.append(Finding('warn', what, first_few(alone), 'copy them again'))
-    return found + [Finding('ok', f'left out: {text}') for text in table.left_out]
+    return found + table.note_findings()
 
 
 SKETCH_SETS = {

@@ -474,7 +474,7 @@ def check_tracks(table:ReidTable, # As loaded
 def track_notes(table:ReidTable, # As loaded
     ) -> list[Finding]:
     "What no tracklet holds"
-    return [Finding('ok', f'left out: {text}') for text in table.left_out]
+    return table.note_findings()
 
 # %% ../../nbs/07_datasets/17_tracklet_sets.ipynb #17c0a027
 _MARS_COUNTS = dict(train=(625, 509914), test=(635, 681089), query=(626, None), gallery=(621, None))  # id 0 counts

@@ -138,8 +138,7 @@ def check_unlabelled(table:ReidTable, # As loaded
     n_ids = f.pid[f.pid >= 0].nunique()
     unknown = 'nobody says who is who: for embedding, captioning and training without labels'
     who = f'{n_ids} people' if n_ids else unknown
-    found = [Finding('ok', f'{len(f)} images, {who}'), *(Finding('warn', text) for text in table.remarks)]
-    return found + [Finding('ok', f'left out: {text}') for text in table.left_out]
+    return [Finding('ok', f'{len(f)} images, {who}'), *table.note_findings()]
 
 # %% ../../nbs/07_datasets/24_unlabelled_sets.ipynb #93f29899
 UNLABELLED_SETS = {

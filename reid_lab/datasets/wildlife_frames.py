@@ -18,6 +18,7 @@ import pandas as pd
 
 from ..core.basics import as_list, check_choice
 from ..core.files import safe_join
+from ..core.reporting import count_of
 from ..data.box_files import BoxOptions
 from ..data.boxes import Box, Region, region_of
 from ..data.crops import crops_table
@@ -158,14 +159,12 @@ def _boxes_in_images(table):
         raise TableError('the frame', [Finding('error', 'all boxes lie outside their images', where, _PIXELS)])
     kept = table.assign(path=paths).take(np.setdiff1d(np.arange(len(table)), outside))
     if outside:
-        count = f"{len(outside)} box{'es' if len(outside) > 1 else ''}"
-        what = f'{count} outside the image, or with less than a pixel in it'
+        what = f"{count_of(len(outside), 'box', 'boxes')} outside the image, or with less than a pixel in it"
         kept.left_out = [*table.left_out, f'{what}: {_few(_with_size(regions[row], sizes) for row in outside)}']
     if clipped:
-        what = 'boxes reach over the edge of the image and were' if len(clipped) > 1 else \
-            'box reaches over the edge of the image and was'
+        reach = 'box reaches over the edge of the image and was', 'boxes reach over the edge of the image and were'
         named = _few(_with_size(regions[row], sizes) for row in clipped)
-        kept.remarks = [*table.remarks, f'{len(clipped)} {what} clipped: {named}']
+        kept.remarks = [*table.remarks, f'{count_of(len(clipped), *reach)} clipped: {named}']
     return kept
 
 
@@ -195,6 +194,7 @@ def wildlife_table(frame:'pd.DataFrame', # `identity` and `path`; a split, `came
     name:str='wildlife', # Of the table
     ) -> ReidTable: # Not validated yet; `identity` is kept, pid numbers its names, -1: unknown
     "A frame of wildlife-datasets as a table"
+    _check_frame(frame)
     table = _rows_of(frame, root, split, asks, boxes, keep, name)
     if boxes: return _boxes_in_images(table)
     table.remarks = _whole_images(frame, 'boxes=True cuts them')
@@ -210,8 +210,7 @@ def _with_names(f):
 
 
 def _rows_of(frame, root, split=None, asks='test', boxes=False, keep=_KEPT, name='wildlife'):
-    "The table of a frame with its boxes as they are written"
-    _check_frame(frame)
+    "The table of a frame that was checked, with its boxes as they are written"
     check_choice('asks', asks, ASKS)
     column = _split_column(frame, split)
     part = _splits(frame, column)
@@ -234,7 +233,8 @@ def _rows_of(frame, root, split=None, asks='test', boxes=False, keep=_KEPT, name
         f['split'] = 'test'     # unknown animals of the database stay: they are never scored
     lost = (f.pid == -1) & (f.split != 'test')      # nobody to train on, or to choose by
     table = ReidTable(f[~lost].reset_index(drop=True), root, name=name)
-    if lost.any(): table.left_out = [f'{int(lost.sum())} rows of training or validation whose animal is unknown']
+    if lost.any():
+        table.left_out = [f"{count_of(int(lost.sum()), 'row')} of training or validation whose animal is unknown"]
     return table
 
 
@@ -262,10 +262,15 @@ def _line_of(file) -> Callable[[int], str]:
     return name
 
 
-def _read_frame(file, root, follow_links=False, boxes=False, remedy=_BY_LOADER, **options):
-    "The table of a frame that is a file; identities and paths as they are written, so that 07 is not 7"
+def _read_frame(file):
+    "A frame that is a file; identities and paths as they are written, so that 07 is not 7"
     frame = pd.read_csv(file, dtype=dict.fromkeys(NEEDED, str))
     _check_frame(frame, _line_of(file))
+    return frame
+
+
+def _table_of(frame, root, follow_links=False, boxes=False, remedy=_BY_LOADER, **options):
+    "The table of a frame from a file"
     table = _rows_of(frame, root, boxes=boxes, **options)
     table.follow_links = follow_links
     if boxes: return _boxes_in_images(table)
@@ -285,7 +290,7 @@ def read_wildlife(root:Path | str, # Folder with `metadata.csv`
     if not file.is_file():
         raise ValueError(f'root={str(root)!r} holds no metadata.csv; write the frame of the set there '
                          "(frame.to_csv('metadata.csv', index=False)), or give it to wildlife_table")
-    return _read_frame(file, root, follow_links, split=split, asks=asks, boxes=boxes)
+    return _table_of(_read_frame(file), root, follow_links, split=split, asks=asks, boxes=boxes)
 
 
 def is_wildlife(source:Path | str, # Folder of images, or its `metadata.csv`
@@ -302,7 +307,7 @@ def is_wildlife(source:Path | str, # Folder of images, or its `metadata.csv`
 def _unnamed_images(frame, folder, follow_links):
     "In words: images of the folder that the frame does not name; nothing where there is none"
     names = sorted(set(image_files(folder, '', follow_links)) - set(frame.path.map(os.path.normpath)))
-    said = f'{len(names)} image(s) of the folder that {FRAME_FILE} does not name: {_few(map(repr, names))}'
+    said = f'{count_of(len(names), "image")} of the folder that {FRAME_FILE} does not name: {_few(map(repr, names))}'
     return [said] if names else []
 
 
@@ -320,8 +325,9 @@ def crops_or_frame(source:Path | str, # See `crops_table`; or a folder with a fr
     if any(labels.values()) or not (plain or cuts) or root and source.is_dir() or not is_wildlife(source):
         return crops_table(source, root=root, follow_links=follow_links, images=images, boxes=boxes, **labels)
     folder = source if source.is_dir() else source.parent
-    table = _read_frame(folder/FRAME_FILE, Path(root or folder), follow_links, boxes=cuts, remedy=_BY_COMMAND)
-    table.name, frame = folder.resolve().name, pd.read_csv(folder/FRAME_FILE, dtype=dict.fromkeys(NEEDED, str))
+    frame = _read_frame(folder/FRAME_FILE)
+    table = _table_of(frame, Path(root or folder), follow_links, boxes=cuts, remedy=_BY_COMMAND)
+    table.name = folder.resolve().name
     if source.is_dir(): table.left_out = [*table.left_out, *_unnamed_images(frame, source, follow_links)]
     table.remarks = [f'labels are those of {FRAME_FILE}, a frame of wildlife-datasets', *table.remarks]
     return table.validate(images, shared=SHARED)
@@ -334,13 +340,12 @@ def check_wildlife(table:ReidTable, # As loaded
     f = table.frame
     n_unknown = int((f.pid == -1).sum())
     found = [Finding('ok', f'{f.identity[f.pid >= 0].nunique()} animals, {n_unknown} images of unknown ones')]
-    found += [Finding('ok', f'left out: {text}') for text in table.left_out]
-    return found + [Finding('warn', text) for text in table.remarks]
+    return found + table.note_findings()
 
 
 WILDLIFE_SETS = {
     'wildlife': Dataset('Wildlife', read_wildlife, 'wildlife', ('metadata.csv',), image_queries=True,
-        shared=SHARED,
+        may_have=('cameras',), shared=SHARED,
         columns=('date', 'video', 'species', 'orientation', 'identity'), check=check_wildlife,
         counts=dict(train=(None, None), test=(None, None)), protocols=('wildlife', 'wildlife.date', 'wildlife.video'),
         layout='wildlife/metadata.csv + the images that its column path names (any set of wildlife-datasets)',

@@ -19,7 +19,7 @@ from ..analysis.compare import CompareSettings, Comparison, ModelFeatures, compa
 from ..analysis.fuse import Fused, fuse_features
 from ..core.basics import check_choice, check_whole, named_fields
 from ..core.files import split_label
-from ..core.reporting import phase
+from ..core.reporting import count_of, phase
 from ..data.crops import crops_table
 from ..data.table import SPLITS, ReidTable
 from ..datasets.registry import DATASETS, dataset_key, load_dataset
@@ -197,8 +197,7 @@ def _registered(name, options):
 
 def _notes_of(*tables):
     "What tables lack or have otherwise than their files, each text once"
-    left_out = [f'left out: {text}' for table in tables for text in table.left_out]
-    return tuple(dict.fromkeys([*left_out, *(text for table in tables for text in table.remarks)]))
+    return tuple(dict.fromkeys(text for table in tables for text in table.notes('')))
 
 
 def _own_folder(name, options):
@@ -392,7 +391,7 @@ def _features(entry, kind, dataset, asked, models, embedding):
 def _how_timed(models):
     "What the times are of"
     import torch
-    where = f'{torch.get_num_threads()} thread{"s"*(torch.get_num_threads() != 1)}'
+    where = count_of(torch.get_num_threads(), 'thread')
     devices = sorted({str(next(model.net.parameters()).device) for model in models.values()})
     ranked = f"ms/query: scoring and ranking with {where}."
     if not models: return (ranked, 'ms/image: not known of files of features.')

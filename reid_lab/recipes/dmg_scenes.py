@@ -8,6 +8,7 @@ __all__ = ['images_of', 'sets_of', 'sites_of', 'persons_of', 'cameras_in_turn', 
 # %% ../../nbs/14_recipes/37_dmg_scenes.ipynb #5d0f3c04
 import numpy as np
 
+from ..core.reporting import count_of
 from ..data.table import ReidTable
 from ..datasets.protocols.dg_cases import DGCase
 from ..figures.captions import image_rows
@@ -75,7 +76,7 @@ def cameras_in_turn(table:ReidTable, # Of one or several cameras
 
 def _counts(table):
     n = int(table.frame.cam.nunique())
-    return f"{n} camera{'s'*(n != 1)}, {len(table):,} images"
+    return f"{count_of(n, 'camera')}, {count_of(len(table), 'image')}"
 
 
 def scene_figures(case:DGCase, # From `load_case`

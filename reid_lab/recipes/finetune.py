@@ -465,8 +465,7 @@ def _warn_of_test(table, source):
 
 def _warn_of_notes(table, source):
     "Say what the table lacks or has otherwise than its files, such as boxes that are not cut"
-    for text in (*(f'left out: {what}' for what in table.left_out), *table.remarks):
-        warn_caller(f'data_root={source!r}: {text}')
+    for text in table.notes(''): warn_caller(f'data_root={source!r}: {text}')
 
 
 def load_source(source:Source, # Where from

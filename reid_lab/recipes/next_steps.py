@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..core.reporting import count_of
 from ..core.weight_files import DamagedFile
 from ..data.crops import MANIFESTS
 from ..data.table import ReidTable
@@ -167,9 +168,6 @@ def is_crops(name:str, # Given to the doctor
     return path.is_dir() or path.suffix.lower() in MANIFESTS and path.is_file()
 
 
-def _count(n, one, many): return f'{n:,} {one if n == 1 else many}'
-
-
 def _of_splits(table):
     "How many images each split has, or that nothing says so"
     if not table.knows_split: return 'split: not said, so that all count as test (a manifest says it in a column split)'
@@ -184,13 +182,12 @@ def crops_text(table:ReidTable, # From `crops_table`
     f = table.frame
     people, cameras = f.pid[f.pid >= 0].nunique(), f.cam[f.cam != -1].nunique()
     n_unknown = int((f.pid < 0).sum())
-    text = (f"{source}: {_count(len(f), 'image', 'images')}, {_count(people, 'person', 'people')}, "
-            f"{_count(cameras, 'camera', 'cameras')}")
+    text = (f"{source}: {count_of(len(f), 'image', 'images')}, {count_of(people, 'person', 'people')}, "
+            f"{count_of(cameras, 'camera', 'cameras')}")
     if n_unknown: text += f'; {n_unknown:,} of unknown people'
     if not people and any('/' in path for path in f.path):
         text += '\n  do: if each subfolder is a person, give -p folders=identity (or camera/identity)'
-    notes = [*(f'  left out: {what}' for what in table.left_out), *(f'  note: {what}' for what in table.remarks)]
-    return '\n'.join([text, f'  {_of_splits(table)}', *notes])
+    return '\n'.join([text, *(f'  {line}' for line in (_of_splits(table), *table.notes()))])
 
 
 def can_finetune(table:ReidTable, # Crops

@@ -23,7 +23,7 @@ from torch import nn
 
 from ..analysis.text_scores import evaluate
 from ..core.basics import pick_device
-from ..core.reporting import phase, printable
+from ..core.reporting import count_of, phase, printable
 from ..data.table import Finding, ReidTable
 from ..data.text import WordPiece
 from ..datasets.diagnosis import command_remedy, doctor, loader_options
@@ -371,7 +371,7 @@ def reasons_for(entry:Reproduction, # What was repeated
     if identities: found.append(identities.what)
     found += [finding.what for finding in taken_findings(loaded) if finding.level != 'ok']
     n_skipped = scored.counts.get('n_skipped', 0)
-    if n_skipped: found.append(f'{n_skipped} queries have no match and do not count')
+    if n_skipped: found.append(f"not counted for want of a match: {count_of(n_skipped, 'query', 'queries')}")
     return [*found, *entry.notes]
 
 

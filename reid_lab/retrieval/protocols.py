@@ -279,6 +279,10 @@ class Protocol:
         splits = f' Scores are means over {self.splits} splits with a model each.' if self.splits > 1 else ''
         found = [f'{self.about}{splits}',
                  f'Queries are {self.queries.words()}; the gallery holds {self.gallery.words()}.']
+        if self.by_role:
+            does = dict(queries='which of them ask', gallery='which are searched')
+            decided = ' and '.join(does[side] for side in self.by_role)
+            found.append(f'Where there is a column role, it says {decided}.')
         if self.together: found.append(f'A question joins {_joined(self.together)}: the features of its parts as one.')
         if self.without_queries: found.append('Images that ask are not searched.')
         if self.draw is not None:

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from reid_lab.core.reporting import Plain, beneath, printable, progress
+from reid_lab.core.reporting import Plain, beneath, count_of, printable, progress
 from reid_lab.experiments.terminal import Activity, Display
 
 
@@ -60,3 +60,9 @@ def test_the_display_takes_in_text_from_data():
     shown = [what.title, what.folder, what.section, what.tasks[0].label, what.tasks[0].note]
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for text in shown for c in text), shown
     assert "\x1b" not in Display("sweep \x1b]0;x", quiet=True).what.title
+
+
+@pytest.mark.parametrize("n, said", [(0, "0 boxes"), (1, "1 box"), (2, "2 boxes"), (1200, "1,200 boxes")])
+def test_a_number_has_its_noun(n, said):
+    assert count_of(n, "box", "boxes") == said and count_of(n, "frame") == said.replace("boxes", "frames").replace(
+        "box", "frame")

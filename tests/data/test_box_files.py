@@ -104,7 +104,7 @@ def test_boxes_are_clipped_left_out_and_counted(tmp_path):
     table = manifest_table(tmp_path/"m.csv")
     assert table["path"].tolist() == ["a.png#xywh=0,10,15,40", "a.png#xywh=150,80,10,16", "a.png#xywh=1,1,20,40"]
     assert sorted(table.left_out) == ["1 box of negative size (line 6 of m.csv)", "1 box of no size",
-                                      "1 box outside their frame", "2 boxes of less than a pixel",
+                                      "1 box outside the frame", "2 boxes of less than a pixel",
                                       "2 boxes without numbers"]
     assert table.remarks == ["2 boxes reach over the edge of the frame and were clipped"]
 

@@ -415,3 +415,18 @@ def test_a_table_knows_whether_its_splits_were_said(folder):
     by_name = ReidTable.from_folder(folder, r"(?P<pid>\d+)", cam=-1)
     assert not by_name.knows_split and (by_name["split"] == "test").all()
     assert ReidTable.from_folder(folder, r"(?P<pid>\d+)", cam=-1, split="train").knows_split
+
+
+def test_what_a_table_lacks_is_told_in_one_way():
+    first, second = (ReidTable(pd.DataFrame(dict(path=[f"{name}.jpg"], pid=[0])), ".", name=name) for name in "ab")
+    first.left_out, first.remarks = ["2 images", "2 images"], ["1 box was clipped"]
+    second.remarks = ["a column is not read"]
+    assert first.notes() == ["left out: 2 images", "note: 1 box was clipped"]
+    assert first.notes("") == ["left out: 2 images", "1 box was clipped"]
+    assert second.notes() == ["note: a column is not read"]
+    found = first.note_findings("look")
+    assert [(f.level, f.what, f.remedy) for f in found[1:]] == [("ok", "left out: 2 images", ""),
+                                                                ("warn", "1 box was clipped", "look")]
+    both = join_tables([first, second])
+    assert both.notes() == [*first.notes(), *second.notes()]
+    assert first.where(pid=0).notes() == first.notes()

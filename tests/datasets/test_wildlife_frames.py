@@ -1,5 +1,6 @@
 "Frames of wildlife-datasets: columns as its docs/dataframe.md states them, rules against plain loops"
 import re
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -7,7 +8,9 @@ import pytest
 from helpers.by_hand import picture
 
 from reid_lab.cli.commands import main
+from reid_lab.core.reporting import count_of
 from reid_lab.data.table import TableError
+from reid_lab.datasets import wildlife_frames
 from reid_lab.datasets.diagnosis import doctor
 from reid_lab.datasets.registry import DATASETS, load_dataset
 from reid_lab.datasets.wildlife_frames import check_wildlife, crops_or_frame, is_wildlife, read_wildlife, wildlife_table
@@ -41,7 +44,8 @@ def test_a_folder_of_the_library(folder):
     frame = pd.read_csv(folder/"metadata.csv")
     table = load_dataset("wildlife", folder.parent, check="all")
     lost = (frame.identity == "unknown") & (frame.split == "train")
-    assert table.left_out == [f"{lost.sum()} rows of training or validation whose animal is unknown"] and lost.any()
+    assert table.left_out == [f"{count_of(int(lost.sum()), 'row')} of training or validation whose animal is unknown"]
+    assert lost.any()
     frame = frame[~lost].reset_index(drop=True)
     assert table["identity"].tolist() == frame.identity.tolist() and table["split"].tolist() == frame.split.tolist()
     assert ((table["pid"] == -1) == (frame.identity == "unknown")).all()
@@ -83,7 +87,7 @@ def test_the_command_line_takes_the_labels_of_the_frame(large, tmp_path, capsys)
     said = capsys.readouterr().err
     assert e.pid.tolist() == table["pid"].tolist() and e.columns["date"].tolist() == table["date"].tolist()
     assert f"left out: {table.left_out[0]}" in said and "labels are those of metadata.csv" in said
-    assert "1 image(s) of the folder that metadata.csv does not name: 'images/other.png'" in said
+    assert "1 image of the folder that metadata.csv does not name: 'images/other.png'" in said
     of_file = embedded(folder/"metadata.csv", tmp_path/"file.npz", "--skip-bad")
     assert of_file.pid.tolist() == e.pid.tolist() and "does not name" not in capsys.readouterr().err
     test = str(tmp_path/"test.npz")
@@ -102,6 +106,32 @@ def test_the_command_line_takes_the_labels_of_the_frame(large, tmp_path, capsys)
         path, person = line.split()[2], line.split()[4:]
         assert person == ([] if name_of[path] == "unknown" else [name_of[path]])
     assert main(["pack", str(folder), "--out", str(tmp_path/"packed")]) == 0
+
+
+def test_a_frame_is_read_and_checked_once(folder, monkeypatch):
+    done = Counter()
+    def counted(name, call):
+        def count(*args, **kw):
+            done[name] += kw.get("nrows", 1) != 0   # the columns alone are no reading
+            return call(*args, **kw)
+        return count
+    monkeypatch.setattr(pd, "read_csv", counted("read", pd.read_csv))
+    monkeypatch.setattr(wildlife_frames, "_check_frame", counted("checked", wildlife_frames._check_frame))
+    for read in (crops_or_frame, read_wildlife):
+        done.clear()
+        read(folder)
+        assert done == dict(read=1, checked=1), (read, done)
+    wildlife_table(pd.DataFrame(dict(identity=["a"], path=["a.png"])), folder)
+    assert done["checked"] == 2
+
+
+def test_cameras_are_those_of_the_set(folder):
+    "A frame has a camera or none: neither is another set than the one that was meant"
+    assert not [f for f in doctor("wildlife", folder, quiet=True).findings if "registered" in f.what]
+    frame = pd.read_csv(folder/"metadata.csv").assign(camera=["c1", "c2"]*4)
+    frame.to_csv(folder/"metadata.csv", index=False)
+    assert load_dataset("wildlife", folder).frame.cam.nunique() == 2
+    assert not [f for f in doctor("wildlife", folder, quiet=True).findings if "registered" in f.what]
 
 
 def test_what_subfolders_stand_for_goes_before_the_frame(folder, tmp_path, capsys):

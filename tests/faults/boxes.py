@@ -109,7 +109,7 @@ FAULTS = [
     bad("boxes: two boxes in one row", "sides and corners that disagree",
         _boxes("frame,x,y,w,h,x1,y1,x2,y2\n1,1,1,9,9,1,1,9,9\n"), "of line 2 of b.csv are two boxes"),
     bad("boxes: all outside", "beyond the frame", _boxes(HEAD + "1,50,1,9,9\n2,1,31,9,9\n"), "no box is left",
-        "2 boxes outside their frame"),
+        "2 boxes outside the frame"),
     bad("boxes: a row twice", "the same box of one frame", _boxes(HEAD + "1,1,1,9,9\n2,1,1,9,9\n1,1,1,9,9\n"),
         "listed twice (line 2 of b.csv, line 4 of b.csv", "remove one"),
     bad("boxes: a tracklet in two places", "one id twice in a frame",

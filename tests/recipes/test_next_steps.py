@@ -202,7 +202,7 @@ def test_boxes_that_are_clipped_are_said_by_the_doctor(market, capsys):
     with_boxes = small_boxes(market/DATASETS["market1501"].folder)
     assert main(["doctor", str(with_boxes)]) == 0
     said = capsys.readouterr().out
-    assert "left out: 1 box outside their frame" in said
+    assert "left out: 1 box outside the frame" in said
     assert "note: 1 box reaches over the edge of the frame and was clipped" in said
 
 

@@ -420,3 +420,10 @@ def test_people_are_not_searched_among_animals(names, protocol, says):
         with pytest.raises(ValueError, match=re.escape(says)): score(*sides, protocol=protocol)
     own = replace(PROTOCOLS[protocol], name="mine")
     if names[0] == names[1]: assert rank(*sides, protocol=own)[0].shape == (4, 10)
+
+
+def test_a_column_role_that_decides_is_in_the_sentences():
+    for protocol in PROTOCOLS.values():
+        said = str(protocol).partition("a column role, it says ")[2].partition(".")[0]
+        assert ("queries" in protocol.by_role) == ("which of them ask" in said), protocol.name
+        assert ("gallery" in protocol.by_role) == ("which are searched" in said), protocol.name

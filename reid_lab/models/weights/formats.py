@@ -14,6 +14,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -202,7 +203,8 @@ def _load_torch(path, values=True):
     how = dict(map_location='cpu', weights_only=True)
     try:
         if values: _check_archive(path)
-        with torch.serialization.safe_globals(_ALLOWED):
+        with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
+            warnings.simplefilter('ignore', UserWarning)    # of torch, on pickles that are refused, which is said below
             return torch.load(path, mmap=not values and zipfile.is_zipfile(path), **how)
     except pickle.UnpicklingError as e: raise _unsafe(path, e) from None
     except BROKEN as e:

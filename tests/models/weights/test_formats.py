@@ -1,6 +1,8 @@
 """Checkpoints of other programs: built here from an independent statement of their modules, loaded, and compared."""
 import argparse
 import json
+import os
+import pickle
 import warnings
 
 import numpy as np
@@ -565,3 +567,12 @@ def test_places_of_weights_are_found_by_the_names_of_the_last_release():
         with pytest.warns(DeprecationWarning, match=f"{new}"): assert getattr(formats, old) is getattr(formats, new)
     place = formats.weights_place(formats.weights_with_prefix("two.pth", "teacher."))
     assert (place.path.name, place.prefix) == ("two.pth", "teacher.")
+
+
+def test_the_refusal_of_a_pickle_with_code_is_all_that_is_said(tmp_path, recwarn):
+    "torch warns of the number of the pickle's format, which is no matter of a file that is not read"
+    class Code:
+        def __reduce__(self): return os.getcwd, ()
+    with open(tmp_path/"evil.pth", "wb") as f: pickle.dump(dict(a=Code()), f, protocol=4)
+    with pytest.raises(ValueError, match="unpickling can run code"): open_weights(tmp_path/"evil.pth")
+    assert not recwarn.list
