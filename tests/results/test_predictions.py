@@ -162,7 +162,9 @@ def test_predictions_of_the_project_name_rows_that_exist():
     (r"of (\d+) for cameras with people of their own, (\d+) held, (\d+) failed and (\d+) are open",
      lambda one: one.where["dataset"] == "world-quick-views"),
     (r"of (\d+) for infrared cameras, (\d+) held, (\d+) failed and (\d+) are open",
-     lambda one: one.where.get("study") == "infrared")])
+     lambda one: one.where.get("study") == "infrared"),
+    (r"of (\d+) for hidden bodies and tracklets, (\d+) held, (\d+) failed and (\d+) are open",
+     lambda one: one.where.get("study") in ("occluded", "tracklets"))])
 def test_the_readme_counts_what_came_out(pattern, of_group):
     text = " ".join((ROOT/"README.md").read_text(encoding="utf-8").split())
     said = re.search(pattern, text)
