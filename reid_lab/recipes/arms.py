@@ -51,7 +51,8 @@ def searched(model:nn.Module, # Trained
     ) -> tuple[Embeddings, Embeddings]: # Queries and gallery
     "One vector an image"
     table = world.table()
-    return tuple(embed_images(model, side, quiet=True) for side in (table.query(split), table.gallery(split)))
+    queries, gallery = table.query(split), table.gallery(split)
+    return embed_images(model, queries, quiet=True), embed_images(model, gallery, quiet=True)
 
 
 def protocol_scores(q:Embeddings, # Queries

@@ -32,8 +32,8 @@ def score_tracks(model:nn.Module, # Trained
     how:str='mean', # `FIRST`, or one of `reid_lab.retrieval.tracklets.POOLINGS`
     ) -> dict[str, dict]: # See `protocol_scores`
     "One vector a track"
-    pooled = [first_frames(e) if how == FIRST else pool_tracks(e, how) for e in searched(model, world)]
-    return protocol_scores(*pooled, protocols)
+    q, g = (first_frames(e) if how == FIRST else pool_tracks(e, how) for e in searched(model, world))
+    return protocol_scores(q, g, protocols)
 
 
 def _pooled(title, how): return Arm(title, score=partial(score_tracks, how=how), trained='mean')

@@ -9,7 +9,7 @@ __all__ = ['NOTHING_SHARED', 'COVERS', 'COVERED', 'EDGE', 'RIDGE', 'visible_simi
 # %% ../../nbs/06_retrieval/73_visible_parts.ipynb #73ce0003
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -80,7 +80,8 @@ def stripe_count(model:torch.nn.Module, # An image model whose tower has a featu
     "The largest number of stripes, up to `most`, that divides the rows of a model's feature map"
     check_whole('most', most, 1)
     _check_maps(model)
-    empty = torch.zeros(1, 3, *model.size, device=next(model.parameters()).device)
+    height, width = cast(tuple[int, int], model.size)
+    empty = torch.zeros(1, 3, height, width, device=next(model.parameters()).device)
     rows = model.image.features(empty).shape[2]
     return max(n for n in range(1, most + 1) if rows % n == 0)
 
