@@ -164,10 +164,16 @@ def text_of(path:Path | str, # Of a Python file
     return Path(path).read_text(encoding='utf-8', errors='replace')
 
 
+def _parsed(text):
+    "Python 3.11 fails now and then while another thread parses (cpython#106905): the second attempt is right"
+    try: return ast.parse(text)
+    except SystemError: return ast.parse(text)
+
+
 def syntax_tree(text:str, # Of a Python file
     ) -> ast.Module:
     "The syntax tree of a file, or an empty one of what Python cannot read"
-    try: return ast.parse(text)
+    try: return _parsed(text)
     except (SyntaxError, ValueError): return ast.Module([], [])
 
 

@@ -232,6 +232,13 @@ class TimmTower(ImageTower):
         if self.channels_last: return x.flatten(1, 2)
         return x.flatten(2).transpose(1, 2)
 
+    def features(self, img:Tensor, # (B,3,H,W)
+        ) -> Tensor: # (B,D,h,w)
+        "The feature map of a network that makes one; a sequence of tokens is refused"
+        if self.gives_tokens: raise TypeError('this network makes tokens, and no feature map; call the tower itself')
+        x = self.net.forward_features(img)
+        return x.permute(0, 3, 1, 2) if self.channels_last else x
+
     def finish(self, pooled:Tensor, # (B,width) tokens, pooled
         ) -> Tensor: # (B,out_width)
         "What the network has behind pooling"

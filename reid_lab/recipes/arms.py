@@ -75,7 +75,7 @@ def score_features(model:nn.Module, # Trained
 
 @dataclass(frozen=True)
 class Arm:
-    "One way to train"
+    "One way to train, or to compare what another arm has trained"
     title: str                  # in tables
     losses: str = ''            # beside those of the model, see `reid_lab.losses.added`
     train: tuple = ()           # (field, value) pairs of `ReidTrain`, where it differs from the other arms
@@ -84,7 +84,7 @@ class Arm:
     lr: float = 3e-3            # peak rate at quick; at other presets that of the preset
     of_bot: tuple = ()          # further (name, value) pairs of `model_kw` for models of the family `bot`
     trained: str = ''           # name of the arm whose training it shares; '': it has its own
-    family: str = ''            # of the models that `score` can read; '': all
+    families: tuple = ()        # of the models that `score` can read; (): all
 
     def __post_init__(self):
         own = [name for name in ('losses', 'train', 'of_bot') if getattr(self, name)]
@@ -179,10 +179,10 @@ def arm_settings(compared:Comparison, # Of which the setting is one
     s = reid_settings(preset, **given)
     if not MODELS[s.model].trains:
         raise ValueError(f"model={s.model!r} is not trained; give a model that is, such as model='bot_tiny'")
-    if scored.family and MODELS[s.model].family != scored.family:
-        others = [name for name, other in compared.arms.items() if not other.family]
-        raise ValueError(f"{setting['name']!r} cannot read model={s.model!r}; give a model of the family "
-                         f"{scored.family!r}, or leave the arm out: methods={','.join(others)}")
+    if scored.families and MODELS[s.model].family not in scored.families:
+        others = [name for name, other in compared.arms.items() if not other.families]
+        raise ValueError(f"{setting['name']!r} cannot read model={s.model!r}; give a model of the families "
+                         f"{' or '.join(scored.families)}, or leave the arm out: methods={','.join(others)}")
     if MODELS[s.model].family == 'bot' and 'model_kw' not in {**train, **own}:
         s = replace(s, model_kw=tuple(dict(s.model_kw + size.of_bot + arm.of_bot).items()))
     return s
@@ -211,7 +211,7 @@ def train_arm(compared:Comparison, # Of which the setting is one
     table:ReidTable, # Its `train` rows are used
     preset:str='quick', # Key of `PRESETS`
     seed:int=0, # Of everything drawn
-    folder:Path | str | None=None, # A trained folder
+    folder:Path | str | None=None, # A trained folder, made if need be; of an arm that shares a training, that of the other
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed
     **train, # Further fields of `ReidTrain`

@@ -63,12 +63,12 @@ def score_stripes(model:nn.Module, # Trained; its tower has a feature map
     if visibility == 'learned':
         visible[0] = learn_visibility(model, table.where(split='train'), n_parts)(model, sides[0])
     scores = MatrixScores(visible_similarity(*parts, *visible))
-    return protocol_scores(*searched(model, world), protocols, scores=scores)
+    return protocol_scores(*searched(model, world), protocols, scores=scores)    # of these the labels alone count
 
 # %% ../../nbs/14_recipes/56_occluded.ipynb #d48b5f7f
 def _by_stripes(title, visibility):
     "An arm that compares the stripes of the training of `plain`"
-    return Arm(title, score=partial(score_stripes, visibility=visibility), trained='plain', family='bot')
+    return Arm(title, score=partial(score_stripes, visibility=visibility), trained='plain', families=('bot', 'agw'))
 
 
 OCCLUDED = comparison('hidden bodies', dict(

@@ -222,6 +222,8 @@ class Study:
         bare = [s for s in self.settings if len(s) == 1]
         more = known if len(self.methods) == 1 or len(bare) == len(self.settings) else ()
         for m in methods: check_choice('methods', m, list(dict.fromkeys([*self.methods, *more])))
+        twice = next((m for m in methods if list(methods).count(m) > 1), None)
+        if twice: raise ValueError(f"methods names {twice!r} twice; give each once")
         own = {m: [s for s in self.settings if s['name'] == m] or [{**s, 'name': m} for s in self._points()]
                for m in methods}
         return tuple(s for m in methods for s in own[m]) if methods else self.settings

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.basics import check_choice, project_root
-from ..core.files import atomic_path, locked
+from ..core.files import atomic_path, check_writable, locked
 from .published import comparable
 from .reproductions import beside_printed, reproduction, reproductions, verdict_of
 from .rows import json_values
@@ -221,6 +221,8 @@ def merge_contributions(files:Sequence[Path | str], # Of `reid_lab reproduce run
     path = contributed_path(path)
     if not files: raise ValueError('no file is named; give those that `reid_lab reproduce run` wrote')
     contributed = [(Path(file).name, read_contribution(file)) for file in files]
+    if path.is_dir(): raise IsADirectoryError(f'store={str(path)!r} is a folder; name a file in it')
+    check_writable(path, f'store={str(path)!r}')
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f'.{path.name}.merge')):
         records = load_contributed(path)

@@ -8,8 +8,9 @@ __all__ = ['NOTHING_SHARED', 'COVERS', 'COVERED', 'EDGE', 'RIDGE', 'visible_simi
 
 # %% ../../nbs/06_retrieval/73_visible_parts.ipynb #73ce0003
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,12 +18,10 @@ from PIL import Image
 
 from ..core.basics import check_number, check_whole, stream
 from ..data.augment import to_pixels
+from ..data.table import ReidTable
 from .embeddings import image_pixels
+from .parts import weights_sum
 from .scores import unit_rows
-
-# %% ../../nbs/06_retrieval/73_visible_parts.ipynb #73ce0004
-if TYPE_CHECKING:
-    from reid_lab.data.table import ReidTable
 
 # %% ../../nbs/06_retrieval/73_visible_parts.ipynb #73ce0006
 NOTHING_SHARED = -1. # similarity of two images without a common visible part: the least there is
@@ -31,6 +30,7 @@ NOTHING_SHARED = -1. # similarity of two images without a common visible part: t
 def _check_parts(parts, visible, name):
     "Refuse visibilities of other images or parts, and values that are no shares"
     if parts.ndim != 3: raise ValueError(f"{name} has shape {tuple(parts.shape)}; give (N,P,D), one feature a part")
+    if not bool(torch.isfinite(parts).all()): raise ValueError(f"{name} has features that are NaN or infinite; leave them out")
     visible = torch.as_tensor(visible, dtype=parts.dtype, device=parts.device)
     if visible.shape != parts.shape[:2]:
         raise ValueError(f"visibilities of {name} have shape {tuple(visible.shape)}; give one a part, "
@@ -62,15 +62,27 @@ def visible_similarity(q:torch.Tensor, # (Q,P,D) features of the parts of the qu
 # %% ../../nbs/06_retrieval/73_visible_parts.ipynb #73ce000a
 def _check_maps(model):
     "Refuse a model without a feature map before pooling and neck"
-    if hasattr(model, 'neck') and hasattr(getattr(model, 'image', None), 'features'): return
+    tower = getattr(model, 'image', None)
+    has_map = hasattr(tower, 'features') and not getattr(tower, 'gives_tokens', False)
+    if has_map and hasattr(model, 'neck') and getattr(model, 'pool', None) is not None: return
     raise AttributeError(f"{type(model).__name__} has no feature map before a pooling and a neck; "
-                         "take bot_tiny or another BoT with a tower of this library")
+                         "take one with a convolutional tower, such as bot_tiny, bot_r50 or agw_r50")
 
 
 def _check_stripes(rows, n_parts):
     "Refuse a number of stripes that does not divide the rows of a feature map"
     if rows % n_parts:
         raise ValueError(f"n_parts={n_parts} does not divide the {rows} rows of the feature map; choose a divisor")
+
+
+@contextmanager
+def _evaluated(model):
+    "Within the block the model is evaluated; afterwards every module is as it was, after an error too"
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try: yield
+    finally:
+        for module, mode in modes: module.training = mode
 
 
 @torch.no_grad()
@@ -82,7 +94,7 @@ def stripe_count(model:torch.nn.Module, # An image model whose tower has a featu
     _check_maps(model)
     height, width = cast(tuple[int, int], model.size)
     empty = torch.zeros(1, 3, height, width, device=next(model.parameters()).device)
-    rows = model.image.features(empty).shape[2]
+    with _evaluated(model): rows = model.image.features(empty).shape[2]
     return max(n for n in range(1, most + 1) if rows % n == 0)
 
 
@@ -94,28 +106,38 @@ def _stripes_of(model, pixels, n_parts):
     return maps.chunk(n_parts, dim=2)
 
 
-def _stripes(model, table, n_parts, batch_size) -> Iterator[tuple]:
-    "Stripes of the images of a table, a batch at a time; the model is evaluated and put back"
+def _check_arguments(model, table, n_parts, batch_size):
+    "Refuse what no stripe can be read from"
     check_whole('n_parts', n_parts, 1)
+    check_whole('batch_size', batch_size, 1)
+    if not isinstance(table, ReidTable):
+        raise TypeError(f"table is {type(table).__name__}; give a ReidTable, such as "
+                        "reid_lab.data.crops.crops_table(FOLDER)")
+    if not len(table): raise ValueError('table has no images; give some')
     _check_maps(model)
-    was_training, device = model.training, next(model.parameters()).device
-    model.eval()
-    for lo in range(0, len(table), batch_size):
-        rows = range(lo, min(lo + batch_size, len(table)))
-        yield _stripes_of(model, image_pixels(model, table, rows, device), n_parts)
-    model.train(was_training)
+
+
+def _stripes(model, table, n_parts, batch_size) -> Iterator[tuple]:
+    "Stripes of the images of a table, a batch at a time, by an evaluated model"
+    _check_arguments(model, table, n_parts, batch_size)
+    device = next(model.parameters()).device
+    with _evaluated(model):
+        for lo in range(0, len(table), batch_size):
+            rows = range(lo, min(lo + batch_size, len(table)))
+            yield _stripes_of(model, image_pixels(model, table, rows, device), n_parts)
 
 
 @torch.no_grad()
 def stripe_features(model:torch.nn.Module, # An image model whose tower has a feature map, such as `bot_tiny`
-    table:'ReidTable', # Its images
+    table:ReidTable, # Its images
     n_parts:int=4, # Horizontal stripes, from the head down
     batch_size:int=64, # Images at a time
     ) -> torch.Tensor: # (N,P,D)
     "Features of horizontal stripes, one for each part of an image"
     parts = []
     for stripes in _stripes(model, table, n_parts, batch_size):
-        pooled = [model.neck(model.pool(x.flatten(2).transpose(1, 2))) for x in stripes]
+        tokens = [x.flatten(2).transpose(1, 2) for x in stripes]
+        pooled = [model.neck(model.image.finish(model.pool(x))) for x in tokens]
         parts.append(torch.stack(pooled, 1).cpu())
     return torch.cat(parts)
 
@@ -123,7 +145,7 @@ def stripe_features(model:torch.nn.Module, # An image model whose tower has a fe
 COVERS = ('below', 'left', 'right', 'band')
 COVERED = (.2, .65) # share of height or width that is covered
 EDGE = 6 # an edge is a sixth of an image wide
-RIDGE = 30. # of the regression
+RIDGE = 30. # of the regression, for descriptions of standard deviation 1; the constant is free
 
 
 def _free_pixels(size, rng):
@@ -175,6 +197,7 @@ class VisibilityProbe:
     spread: torch.Tensor        # (P,2C) their standard deviations
     weights: torch.Tensor       # (P,2C+1), the last one constant
     power: float = 2.           # of the estimate
+    model: str = ''             # checksum of the weights of the model; '': any
 
     @property
     def n_parts(self) -> int: return len(self.weights)
@@ -187,10 +210,12 @@ class VisibilityProbe:
         return shares.clamp(0, 1)**self.power
 
     def __call__(self, model:torch.nn.Module, # That it was learned from
-        table:'ReidTable', # Its images
+        table:ReidTable, # Its images
         batch_size:int=64, # Images at a time
         ) -> torch.Tensor: # (N,P) from 0 (hidden) to 1 (visible)
         "Visibility of the stripes of images"
+        if self.model and weights_sum(model) != self.model:
+            raise ValueError('the probe was learned from a model with other weights; call learn_visibility with this one')
         found = [self.read(_described(x)) for x in _stripes(model, table, self.n_parts, batch_size)]
         return torch.cat(found)
 
@@ -198,26 +223,30 @@ class VisibilityProbe:
 def fit_probe(described:torch.Tensor, # (N,P,2C) mean and maximum of each channel in each stripe
     shares:torch.Tensor, # (N,P) that is free of each stripe
     power:float=2., # Of the estimate
+    model:str='', # Checksum of the weights of the model
     ) -> VisibilityProbe:
     "Ridge regression of the free share, one for each stripe"
     mean, spread = described.mean(0), described.std(0).clamp(min=1e-6)
     weights = []
     for part in range(described.shape[1]):
         scaled = (described[:, part] - mean[part])/spread[part]
-        inputs = torch.cat([scaled, torch.ones(len(scaled), 1)], 1)
-        normal = inputs.T@inputs + RIDGE*torch.eye(inputs.shape[1])
-        weights.append(torch.linalg.solve(normal, inputs.T@shares[:, part]))
-    return VisibilityProbe(mean, spread, torch.stack(weights), power)
+        constant = shares[:, part].mean()       # of inputs with mean 0, and so without a penalty
+        normal = scaled.T@scaled + RIDGE*torch.eye(scaled.shape[1])
+        slopes = torch.linalg.solve(normal, scaled.T@(shares[:, part] - constant))
+        weights.append(torch.cat([slopes, constant[None]]))
+    return VisibilityProbe(mean, spread, torch.stack(weights), power, model)
 
 
 def _covered_pairs(model, table, n_parts, seed, batch_size):
-    "Descriptions of images as they are and covered, (2N,P,2C), and their uncovered shares, (2N,P)"
+    "Descriptions, (2N,P,2C), and uncovered shares, (2N,P), of images as they are and covered, batch by batch"
     described, shares = [], []
     for lo in range(0, len(table), batch_size):
-        rows = range(lo, min(lo + batch_size, len(table)))
-        images = table.images(rows, model.size, getattr(model, 'resample', 'bicubic'))
-        rng = stream(seed, 'covers', lo)
-        covered, free = zip(*(cover(image, other, rng) for image, other in zip(images, np.roll(images, 1, axis=0))))
+        rows = np.arange(lo, min(lo + batch_size, len(table)))
+        # the image after each one, of which its cover is cut, comes along; the first follows the last
+        read = table.images([*rows, (rows[-1] + 1) % len(table)], model.size, getattr(model, 'resample', 'bicubic'))
+        images, others = read[:-1], read[1:]
+        draws = [stream(seed, 'covers', int(row)) for row in rows]
+        covered, free = zip(*(cover(*each) for each in zip(images, others, draws)))
         pixels = to_pixels(np.stack([*images, *covered]), next(model.parameters()).device)
         described.append(_described(_stripes_of(model, pixels, n_parts)))
         shares.append(np.concatenate([np.ones((len(images), n_parts)),
@@ -226,25 +255,21 @@ def _covered_pairs(model, table, n_parts, seed, batch_size):
 
 
 def learn_visibility(model:torch.nn.Module, # An image model whose tower has a feature map, such as `bot_tiny`
-    table:'ReidTable', # Images of people, such as those of its training
+    table:ReidTable, # Images of people, such as those of its training
     n_parts:int=4, # Horizontal stripes, from the head down
-    n_images:int=2000, # Of the table, drawn at random, each as it is and covered
+    n_images:int=2000, # Of the table, drawn at random, each as it is and covered; with few, slopes stay small
     power:float=2., # Of the estimate
     seed:int=0, # Of draws and covers
     batch_size:int=64, # Images at a time
     ) -> VisibilityProbe:
     "Learn what a covered stripe looks like in the feature map of a model"
-    check_whole('n_parts', n_parts, 1)
     check_number('power', power, .1, 10)
-    _check_maps(model)
+    _check_arguments(model, table, n_parts, batch_size)
     n = min(check_whole('n_images', n_images, 2), len(table))
     if n < 2: raise ValueError(f"table has {len(table)} image(s), and a cover is cut from another one; give more")
     rows = stream(seed, 'visibility').choice(len(table), n, replace=False)
-    was_training = model.training
-    model.eval()
-    described, shares = _covered_pairs(model, table[rows], n_parts, seed, batch_size)
-    model.train(was_training)
-    return fit_probe(described, shares, power)
+    with _evaluated(model): described, shares = _covered_pairs(model, table[rows], n_parts, seed, batch_size)
+    return fit_probe(described, shares, power, weights_sum(model))
 
 # %% ../../nbs/06_retrieval/73_visible_parts.ipynb #73ce000d
 def visible_stripes(free:np.ndarray, # (H,W) part map of a rendered person without what is in front; 0: no body

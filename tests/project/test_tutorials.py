@@ -293,8 +293,8 @@ def number(notebook): return int(Path(notebook).name[:2])
 
 
 def assert_free(notebook, said, layout):
-    "A place is among the numbers of `71 to 74`: none is taken in its folder, those next to them are; no namesake"
-    first, last = map(int, re.match(r"(\d\d)\s+to\s+(\d\d)\b", said).groups())
+    "A place is among `71 to 74`, or `71 alone`: none is taken in its folder, those next to them are; no namesake"
+    first, last = map(int, (re.match(r"(\d\d)\s+to\s+(\d\d)\b", said) or re.match(r"((\d\d)) alone", said)).groups())
     taken = {number(p) for p in (ROOT/notebook).parent.glob("[0-9][0-9]_*")}
     assert first <= number(notebook) <= last
     assert not taken & set(range(first, last + 1)) and {first - 1, last + 1} <= taken, said

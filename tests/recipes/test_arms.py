@@ -124,7 +124,7 @@ def own_scores(model, world, protocols):
 
 
 SHARED = comparison("one training, two scores", dict(
-    plain=Arm("BoT"), other=Arm("BoT, otherwise", score=own_scores, trained="plain", family="bot")),
+    plain=Arm("BoT"), other=Arm("BoT, otherwise", score=own_scores, trained="plain", families=("bot",))),
     world=(("outfits", 2),), protocols=("ltcc.cc",))
 
 

@@ -105,7 +105,7 @@ def test_the_command_says_where_it_wrote_and_what_it_made(tmp_path, monkeypatch,
     assert capsys.readouterr().out == "written to new/deep/all.html\n"
     (tmp_path/"file").write_text("x")
     assert main(["results", "page", "file/all.html", "--store", "measured"]) == 2
-    assert "file is a file, not a folder" in capsys.readouterr().err
+    assert "is a file, and no folder" in capsys.readouterr().err
 
 
 def test_marks_of_code_are_no_characters_of_the_page():

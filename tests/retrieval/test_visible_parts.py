@@ -12,6 +12,8 @@ from reid_lab.retrieval.visible_parts import (
     cover,
     fit_probe,
     learn_visibility,
+    stripe_count,
+    stripe_features,
     visible_similarity,
     visible_stripes,
 )
@@ -86,18 +88,49 @@ def test_covered_stripes_are_read_as_hidden(network, images):
     assert torch.allclose(squared(network, lower), hidden**2, atol=1e-5)
 
 
-def test_the_probe_is_a_ridge_regression():
-    "By rows added to a least-squares problem, in double precision"
+def test_the_probe_is_a_ridge_regression_with_a_free_constant():
+    "By rows added to a least-squares problem, in double precision; of two rows the constant is the mean"
     described = torch.randn(500, 2, 12, generator=torch.Generator().manual_seed(0))
     shares = described[..., 0].sigmoid()
     found = fit_probe(described, shares, power=1.)
     for part in range(2):
         x = described[:, part].double().numpy()
         x = (x - x.mean(0))/x.std(0, ddof=1)
-        x = np.concatenate([x, np.ones((len(x), 1))], 1)
-        rows = np.concatenate([x, RIDGE**.5*np.eye(x.shape[1])])
-        y = np.concatenate([shares[:, part].numpy(), np.zeros(x.shape[1])])
+        rows = np.concatenate([np.c_[x, np.ones(len(x))], np.c_[RIDGE**.5*np.eye(12), np.zeros(12)]])
+        y = np.concatenate([shares[:, part].numpy(), np.zeros(12)])
         assert np.abs(np.linalg.lstsq(rows, y, rcond=None)[0] - found.weights[part].numpy()).max() < 1e-4
+    assert torch.allclose(fit_probe(described[:2], shares[:2]).weights[:, -1], shares[:2].mean(0))
+
+
+def test_a_probe_does_not_depend_on_the_batch(network, images):
+    one, other = (learn_visibility(network, images, n_images=33, batch_size=size) for size in (64, 8))
+    assert torch.allclose(one.weights, other.weights, atol=1e-4)
+    assert torch.allclose(one(network, images[:9]), one(network, images[:9], batch_size=1), atol=1e-4)
+
+
+def test_modules_are_left_as_they_were_whatever_happens(network, images):
+    network.train()
+    network.image.eval()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    with pytest.raises(ValueError, match="does not divide"): stripe_features(network, images[:2], 3)
+    with pytest.raises(ValueError, match="does not divide"): learn_visibility(network, images, 3)
+    assert stripe_count(network) == 4 and stripe_features(network, images[:2]).shape[:2] == (2, 4)
+    assert network.training and not network.image.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    network.eval()
+
+
+def test_a_probe_reads_its_own_model_alone(network, images):
+    probe = learn_visibility(network, images, n_images=20)
+    other = create_model("bot_tiny", n_ids=2, size=(64, 32)).eval()
+    with pytest.raises(ValueError, match="other weights"): probe(other, images[:2])
+
+
+@pytest.mark.parametrize("name", ["bot_r50", "agw_tiny"])
+def test_towers_of_timm_have_stripes_too(name, images):
+    model = create_model(name, n_ids=2, size=(64, 32)).eval()
+    parts = stripe_features(model, images[:2], 2)
+    assert parts.shape[:2] == (2, 2) and torch.isfinite(parts).all() and not torch.equal(parts[:, 0], parts[:, 1])
 
 
 def test_a_probe_is_the_same_again_and_leaves_the_model_as_it_was(network, images):
@@ -115,6 +148,9 @@ def test_what_a_probe_cannot_be_learned_from_is_refused(network, images):
     for given, says in [(dict(n_parts=5), "does not divide the 4 rows"), (dict(n_images=1), "n_images=1"),
                         (dict(power=0), "power=0")]:
         with pytest.raises(ValueError, match=says): learn_visibility(network, images, **{"n_parts": 4, **given})
+    with pytest.raises(ValueError, match="batch_size=0"): learn_visibility(network, images, 4, batch_size=0)
+    with pytest.raises(TypeError, match="crops_table"): stripe_features(network, "folder")
+    with pytest.raises(ValueError, match="no images"): stripe_features(network, images[:0])
     with pytest.raises(ValueError, match="cut from another one"): learn_visibility(network, images[:1], 4)
     tokens = create_model("transreid_tiny", n_ids=2)
     with pytest.raises(AttributeError, match="bot_tiny"): learn_visibility(tokens, images)
@@ -130,6 +166,7 @@ def test_known_visibility_is_the_share_of_the_body_in_a_stripe():
 
 @pytest.mark.parametrize("how, says", [
     (dict(q=parts(3)[:, 0]), "one model|(N,P,D)"), (dict(vq=torch.ones(3, 3)), "give one a part"),
+    (dict(q=torch.full((3, 4, 6), torch.nan)), "q has features that are NaN"),
     (dict(vq=-torch.ones(3, 4)), "must lie between"), (dict(vg=torch.full((5, 4), torch.nan)), "visibilities of g")])
 def test_wrong_shapes_and_values_are_refused(how, says):
     given = dict(q=parts(3), g=parts(5), vq=torch.ones(3, 4), vg=torch.ones(5, 4)) | how
