@@ -211,7 +211,7 @@ def train_arm(compared:Comparison, # Of which the setting is one
     table:ReidTable, # Its `train` rows are used
     preset:str='quick', # Key of `PRESETS`
     seed:int=0, # Of everything drawn
-    folder:Path | str | None=None, # A trained folder, made if need be; of an arm that shares a training, that of the other
+    folder:Path | str | None=None, # A trained folder, made if need be; that of the arm whose training is shared
     quiet:bool=True, # No progress lines
     execution:Execution=Execution(), # How it is executed
     **train, # Further fields of `ReidTrain`

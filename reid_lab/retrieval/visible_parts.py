@@ -30,7 +30,8 @@ NOTHING_SHARED = -1. # similarity of two images without a common visible part: t
 def _check_parts(parts, visible, name):
     "Refuse visibilities of other images or parts, and values that are no shares"
     if parts.ndim != 3: raise ValueError(f"{name} has shape {tuple(parts.shape)}; give (N,P,D), one feature a part")
-    if not bool(torch.isfinite(parts).all()): raise ValueError(f"{name} has features that are NaN or infinite; leave them out")
+    if not bool(torch.isfinite(parts).all()):
+        raise ValueError(f"{name} has features that are NaN or infinite; leave these images out")
     visible = torch.as_tensor(visible, dtype=parts.dtype, device=parts.device)
     if visible.shape != parts.shape[:2]:
         raise ValueError(f"visibilities of {name} have shape {tuple(visible.shape)}; give one a part, "
@@ -215,7 +216,8 @@ class VisibilityProbe:
         ) -> torch.Tensor: # (N,P) from 0 (hidden) to 1 (visible)
         "Visibility of the stripes of images"
         if self.model and weights_sum(model) != self.model:
-            raise ValueError('the probe was learned from a model with other weights; call learn_visibility with this one')
+            raise ValueError('the probe was learned from a model with other weights; '
+                             'call learn_visibility with this one')
         found = [self.read(_described(x)) for x in _stripes(model, table, self.n_parts, batch_size)]
         return torch.cat(found)
 
