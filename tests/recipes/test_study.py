@@ -170,3 +170,9 @@ def test_sweeps_without_a_run_are_named(capsys):
     assert "not drawn, since no setting of it was run: grounding" in capsys.readouterr().out
     assert list(own["grounding"].sweeps("grounding", runs.assign(n_ground=8))) == ["grounding"]
     assert capsys.readouterr().out == ""
+
+
+def test_a_method_that_is_named_twice_is_refused():
+    study = Study("two", tuple(grid("a", "b")), seeds=2)
+    with pytest.raises(ValueError, match="methods names 'a' twice"): study.only(["a", "b", "a"])
+    assert [setting["name"] for setting in study.only(["b", "a"])] == ["b", "a"]

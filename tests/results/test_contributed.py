@@ -146,3 +146,13 @@ def test_texts_of_strangers_are_escaped_on_the_page():
 def test_brackets_without_end_are_no_json(tmp_path):
     (tmp_path/"deep.json").write_text("["*200_000)
     with pytest.raises(ValueError, match="deep.json is no JSON"): read_contribution(tmp_path/"deep.json")
+
+
+def test_a_store_that_cannot_be_written_is_named(tmp_path):
+    "Not the lock file, which the user does not know of"
+    first = tmp_path/"first.json"
+    first.write_text(json.dumps(row()))
+    (tmp_path/"file").write_text("")
+    with pytest.raises(IsADirectoryError, match="store=.* is a folder"): merge_contributions([first], tmp_path)
+    with pytest.raises(NotADirectoryError, match="store=.*all.json"):
+        merge_contributions([first], tmp_path/"file"/"all.json")
