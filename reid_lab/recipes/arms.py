@@ -136,6 +136,9 @@ class Comparison(Study):
         for arm in self.arms.values(): check_choice('trained', arm.trained or own[0], own)
         if not self.protocols: raise ValueError("protocols=(); name one, such as protocols=('market',)")
 
+    def training_of(self, name:str) -> str: # Name of the arm that is trained for this one: its own, or another
+        return self.arms[name].trained or name
+
     @property
     def titles(self) -> dict[str, str]: return {name: arm.title for name, arm in self.arms.items()}
 
@@ -170,7 +173,7 @@ def arm_settings(compared:Comparison, # Of which the setting is one
     "What an arm is trained with"
     size = PRESETS[check_choice('preset', preset, PRESETS)]
     scored, own = compared.arms[check_choice('name', setting['name'], compared.arms)], options_of(setting)
-    arm = compared.arms[scored.trained] if scored.trained else scored
+    arm = compared.arms[compared.training_of(setting['name'])]
     for name in own: check_choice(f"setting of {setting['name']}", name, _FIELDS)
     rate = dict(lr=arm.lr) if preset == 'quick' else {}
     given = {**dict(size.train), **rate, **dict(compared.train), **dict(arm.train), **train, **own}
@@ -218,11 +221,10 @@ def train_arm(compared:Comparison, # Of which the setting is one
     ) -> Trained:
     "Train one arm, or read what the arm left in the folder whose training it shares"
     s = arm_settings(compared, setting, preset, **train)
-    shared = compared.arms[setting['name']].trained
-    arm = compared.arms[shared or setting['name']]
-    scheme = arm.scheme(table.where(split='train'), s)
+    trained = compared.training_of(setting['name'])
+    scheme = compared.arms[trained].scheme(table.where(split='train'), s)
     with _one_at_a_time(folder):
-        if shared and folder and (Path(folder)/DONE).exists():
+        if trained != setting['name'] and folder and (Path(folder)/DONE).exists():
             return load_trained(folder, reid_key(table, s, seed, scheme, execution))
         return train_reid(table, s, seed, folder, quiet, scheme, execution)
 
@@ -241,7 +243,7 @@ def run_arm(compared:Comparison, # Of which the setting is one
     check_worlds(s.start, s.model, seed)
     arm, world = compared.arms[setting['name']], arm_world(compared, preset, seed)
     with phase(f'images, seed {seed}'): table = world.table()
-    of_training = dict(setting, name=arm.trained or setting['name'])
+    of_training = dict(setting, name=compared.training_of(setting['name']))
     folder = Path(keep)/setting_folder(of_training, seed) if keep else None
     done = train_arm(compared, setting, table, preset, seed, folder, quiet, execution, **(train or {}))
     scores = arm.score(done.model, world, compared.protocols)
@@ -278,8 +280,7 @@ def stored_row_of_arm(compared:Comparison, # Of which the setting is one
     ) -> dict: # Arguments of `Run.record`
     "The result row of one protocol"
     s, seen = arm_settings(compared, setting, preset, **(train or {})), int(row['images_seen'])
-    arm = compared.arms[setting['name']]
-    if arm.trained: arm = compared.arms[arm.trained]
+    arm = compared.arms[compared.training_of(setting['name'])]
     of_model = {name: value for name, value in s.model_kw if name in dict(arm.of_bot)}
     budget = dict(lr=s.lr, steps=s.steps, batch_size=s.batch_size, augment=s.augment, losses=arm.losses, **of_model)
     return dict(metrics={key: row[key] for key in KEYS}, setting=setting_of(setting, compared.titles, row['test']),

@@ -301,7 +301,7 @@ def arm_job(s:ReidTrain, # Settings of the arm
 
 def _trained_settings(study, settings):
     "Settings with a training each: arms that share one count once"
-    of_training = [dict(setting, name=study.arms[setting['name']].trained or setting['name']) for setting in settings]
+    of_training = [dict(setting, name=study.training_of(setting['name'])) for setting in settings]
     return [setting for n, setting in enumerate(of_training) if setting not in of_training[:n]]
 
 

@@ -1,17 +1,16 @@
 "What is to be written is tried before the work: no command computes first and then finds that it may not write"
 import contextlib
+import importlib
 import os
+import pkgutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
+from helpers.small_place import write_small_place
 
+import reid_lab
 from reid_lab.cli.commands import main
 from reid_lab.core.files import check_writable
-from reid_lab.models.osnet import OSNet
-from reid_lab.retrieval.embeddings import Embeddings
 
 CLOSED = Path("/proc")  # takes no files, whoever asks
 pytestmark = pytest.mark.skipif(not CLOSED.is_dir(), reason="no folder that nobody may write to is known here")
@@ -21,10 +20,7 @@ pytestmark = pytest.mark.skipif(not CLOSED.is_dir(), reason="no folder that nobo
 def place(tmp_path_factory):
     "Crops, features of them, weights, marks and frames with boxes"
     folder = tmp_path_factory.mktemp("place")
-    (folder/"crops").mkdir()
-    for i in range(2): Image.fromarray(np.full((64, 32, 3), 90*i, np.uint8)).save(folder/"crops"/f"{i}.png")
-    Embeddings(np.eye(4, dtype=np.float32), [0, 0, 1, 1], cam=[0, 1, 0, 1]).save(folder/"features")
-    torch.save(OSNet("osnet_x0_25").state_dict(), folder/"osnet.pth")
+    write_small_place(folder)
     (folder/"marks.json").write_text("{}")
     (folder/"boxes.csv").write_text("path,x,y,w,h\n0.png,0,0,9,9\n")
     return folder
@@ -54,8 +50,15 @@ WRITING = {
     "sweep": ["sweep", "camel", "-p", "preset=smoke", "--out", "{}/new"]}
 
 
+@pytest.fixture(scope="module")
+def imported():
+    "Every module, before a function is replaced: one that is imported meanwhile would keep the replacement"
+    for found in pkgutil.walk_packages(reid_lab.__path__, "reid_lab."):
+        if not found.name.endswith("__main__"): importlib.import_module(found.name)
+
+
 @pytest.mark.parametrize("words", WRITING.values(), ids=WRITING)
-def test_a_folder_that_takes_no_files_is_refused_before_the_work(words, place, monkeypatch, capsys):
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(words, place, imported, monkeypatch, capsys):
     monkeypatch.chdir(place)
     def works(*args, **kw): raise AssertionError("the work had begun")
     for target in ("reid_lab.recipes.crops.open_embedder", "reid_lab.recipes.exporting.open_embedder",

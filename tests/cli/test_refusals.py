@@ -1,27 +1,19 @@
 "Refusals that a newcomer meets: each is one line that names what was given and what to do"
 import contextlib
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
+from helpers.small_place import write_small_place
 
 from reid_lab.cli.commands import main
-from reid_lab.models.osnet import OSNet
 from reid_lab.recipes.crops import check_model_name
 from reid_lab.recipes.finetune import Gain, verdict
-from reid_lab.retrieval.embeddings import Embeddings
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     "A folder with crops, features, weights of another model, and damaged files"
     folder = tmp_path_factory.mktemp("place")
-    (folder/"crops").mkdir()
-    for i in range(2): Image.fromarray(np.full((64, 32, 3), 90*i, np.uint8)).save(folder/"crops"/f"{i}.png")
-    Embeddings(np.eye(4, dtype=np.float32), [0, 0, 1, 1], cam=[0, 1, 0, 1]).save(folder/"features")
-    Embeddings(np.eye(4, dtype=np.float32), [0, 0, 1, 1], cam=[0, 1, 0, 1]).save(folder/"one.safetensors")
-    torch.save(OSNet("osnet_x0_25").state_dict(), folder/"osnet.pth")
+    write_small_place(folder).save(folder/"one.safetensors")
     (folder/"cut.json").write_text('{"rate')
     (folder/"cut.onnx").write_bytes(b"junk")
     return folder
