@@ -53,12 +53,19 @@ def _not_of_others(path):
     return None if any(path.is_relative_to(folder) for folder in _folders_of_others()) else path
 
 
+@cache
+def _followed(place, here):
+    "An entry of Python's path, seen from a folder, with links followed"
+    return Path(here, place).resolve()
+
+
 def is_own(path:Path | str, # Of a module's file
     ) -> bool:
     "Whether a file is the user's: neither Python's, nor installed, nor of this package"
     path = _not_of_others(os.path.abspath(path))
     if path is None: return False
-    places = [Path(place).resolve() for place in sys.path]
+    here = os.getcwd()
+    places = [_followed(place, here) for place in sys.path]
     return not any(path in _installed_into(place) for place in places if path.is_relative_to(place))
 
 

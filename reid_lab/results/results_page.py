@@ -183,13 +183,15 @@ def _same_setting(a, b):
 
 def _replacements(rows):
     "Run -> the later one that stands for it: the same line of the table, the same setting, and all of its seeds"
-    runs, found = {run: own for run, own in rows.groupby('run', sort=False)}, {}
-    for name, own in runs.items():
-        for later, other in runs.items():
-            parameters = [dict(group.set_index('seed').parameters) for group in (own, other)]
-            if other.time.max() <= own.time.max() or not {*parameters[0]} <= {*parameters[1]}: continue
-            if all(_same_setting(of or {}, parameters[1][seed] or {}) for seed, of in parameters[0].items()):
-                found[name] = (later, str(other.time.max())[:10])       # the last one that fits
+    of_run = rows.groupby('run', sort=False)
+    ends = of_run.time.max()
+    by_seed = {run: dict(zip(own.seed, own.parameters)) for run, own in of_run}
+    found = {}
+    for run, settings in by_seed.items():
+        for later, others in by_seed.items():
+            if ends[later] <= ends[run] or not {*settings} <= {*others}: continue
+            if all(_same_setting(setting or {}, others[seed] or {}) for seed, setting in settings.items()):
+                found[run] = (later, str(ends[later])[:10])       # the last one that fits
     return found
 
 
@@ -214,6 +216,7 @@ def own_tables(frame:'pd.DataFrame', # From `load_results`
     known = [m for m in _SCORES if m in frame]
     scored = frame[frame[known].notna().any(axis=1)]
     if not len(scored): return []
+    scored.attrs = {}       # which pandas copies deeply at every step
     found = []
     for key, group in _prepared(scored).groupby(_TABLE, sort=False):
         notebook, study, dataset, split, preset = key

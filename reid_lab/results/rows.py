@@ -463,10 +463,11 @@ def pick(frame:'pd.DataFrame', # From `load_results`
     **where:object, # Column or parameter = value, or a list of values
     ) -> 'pd.DataFrame': # The rows that match all
     "Rows whose columns or parameters have the given values"
-    params = list(dict.fromkeys(k for p in frame.get('parameters', []) for k in p))
     keep = frame.index == frame.index
     for key, want in where.items():
-        check_choice('filter', key, [*frame.columns, *params])
+        if key not in frame: # all parameters are collected only where they are asked for
+            recorded = dict.fromkeys(name for parameters in frame.get('parameters', []) for name in parameters)
+            check_choice('filter', key, [*frame.columns, *recorded])
         have = frame[key] if key in frame else frame.parameters.map(lambda p: p.get(key))
         keep &= have.isin(want if isinstance(want, (list, tuple, set)) else [want]).to_numpy()
     return frame[keep]

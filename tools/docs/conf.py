@@ -1,6 +1,7 @@
 "Settings of Sphinx for the site that build.py makes; nothing is fetched, neither when it is built nor when it is read"
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
+from navigation import connect
 
 project, author, copyright = "reid_lab", "reid_lab authors", "2026 onwards, reid_lab authors"
 extensions = ["myst_nb"]
@@ -37,3 +38,4 @@ def block(self, node):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    connect(app)
