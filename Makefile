@@ -32,11 +32,12 @@ export TOKENIZERS_PARALLELISM = false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install camel test test-rest test-all rehearsal gpu check docs lab readme notebooks export hooks clean
+.PHONY: help install camel test test-rest test-studies test-all rehearsal gpu check docs lab readme notebooks export hooks clean
 help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every library notebook, every test that needs no browser, no kill and no whole experiment"
-	@echo "make test-all    make test, then make test-rest: whole experiments and tutorials, processes that are killed, browsers"
+	@echo "make test-all    make test, then make test-rest: whole experiments and tutorials, processes that are killed, browsers;"
+	@echo "                 then make test-studies: the further studies of each experiment, tutorials of measured results"
 	@echo "make rehearsal   faults that only a GPU would show, found on the CPU: all of it (a part is in make test-rest)"
 	@echo "make gpu         for whoever has a GPU: checks it beside the CPU and writes a report to send; ARGS='--only equal steps'"
 	@echo "make lab         JupyterLab on this folder"
@@ -75,9 +76,9 @@ check: install
 
 # pytest comes last: its closing line is the verdict. Tests in a browser wait much; meanwhile others compute.
 LONG := kill or whole or browser
-test test-rest rehearsal: export HF_HUB_OFFLINE = 1
-test test-rest rehearsal: export OMP_NUM_THREADS = 1
-test test-rest rehearsal: export MPLBACKEND = Agg
+test test-rest test-studies rehearsal: export HF_HUB_OFFLINE = 1
+test test-rest test-studies rehearsal: export OMP_NUM_THREADS = 1
+test test-rest test-studies rehearsal: export MPLBACKEND = Agg
 test: install
 	$(RUN) -m ruff check --quiet .
 	$(RUN) tools/check_nbs.py --quiet
@@ -85,7 +86,11 @@ test: install
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "not ($(LONG))" tests
 
 test-rest: install
-	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "$(LONG)" tests
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "($(LONG)) and not study" tests
+
+# Every check runs the first study of an experiment; the others cost twenty minutes, and run before a release.
+test-studies: install
+	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m study tests
 
 # The stand-in for a GPU changes torch for the process that it is in; a small part of this is a test of test-rest.
 rehearsal: export REID_LAB_REHEARSAL = 1
@@ -101,6 +106,7 @@ gpu: install
 test-all:
 	$(MAKE) test
 	$(MAKE) test-rest
+	$(MAKE) test-studies
 
 docs: install
 	$(RUN) tools/docs/build.py --jobs $(WORKERS)

@@ -42,8 +42,15 @@ DART3 = ["main", "ablation", "k_tau", "fig5", "samples", "cameras", "noise", "se
 DMG = ["main", "inner", "scratch_rates", "regimes", "transfer", "mixed", "scenes"]
 CFAM = ["main", "rates"]
 CFAN = ["main", "rates", "bridges", "queries", "triplets"]
+CONDITIONS = [name for name, study in conditions.STUDIES.items() if not study.chooses]
 assert set(CFAM) < set(cfam.STUDIES) and set(CAMEL) < set(camel.STUDIES)
 assert set(DART3) < set(dart3.STUDIES) and set(DMG) < set(dmg.STUDIES) and set(CFAN) < set(cfan.STUDIES)
+
+
+def first_and_further(studies):
+    "Cases: each check runs the first study of an experiment, `make test-studies` the others"
+    first, *others = studies
+    return [first, *(pytest.param(study, marks=pytest.mark.study) for study in others)]
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +116,7 @@ def test_no_experiment_is_left_out(tmp_path):
         smoke(f"run_{name}", next(iter(found[name].studies)), tmp_path / name)
 
 
-@pytest.mark.parametrize("study", CAMEL)
+@pytest.mark.parametrize("study", first_and_further(CAMEL))
 def test_camel(study, tmp_path):
     done, figures = smoke("run_camel", study, tmp_path)
     assert {r["dataset"] for r in done.rows} == {"world (source)", "world-smoke"}
@@ -122,7 +129,7 @@ def test_camel(study, tmp_path):
         assert len(q) == 400 and q.caption is not None
 
 
-@pytest.mark.parametrize("study", DART3)
+@pytest.mark.parametrize("study", first_and_further(DART3))
 def test_dart3(study, tmp_path):
     done, figures = smoke("run_dart3", study, tmp_path, **(dict(seeds=2) if study == "ablation" else {}))
     assert {r["dataset"] for r in done.rows} == {"world-smoke-skew"}
@@ -142,7 +149,7 @@ def test_dart3(study, tmp_path):
     assert len(Embeddings.load(done.folder / "models" / min(seeds) / "queries"))
 
 
-@pytest.mark.parametrize("study", [name for name, study in conditions.STUDIES.items() if not study.chooses])
+@pytest.mark.parametrize("study", first_and_further(CONDITIONS))
 def test_conditions(study, tmp_path):
     "Every comparison, over two seeds: tables and pairs by each protocol, with chance above them"
     done, figures = smoke("run_conditions", study, tmp_path, seeds=2)
@@ -167,7 +174,7 @@ def test_dart3_with_one_method(tmp_path):
     assert all(r["stage"] == "" and r["options"].keys() == {"episodic", "steps"} for r in done.metrics["rows"])
 
 
-@pytest.mark.parametrize("study", DMG)
+@pytest.mark.parametrize("study", first_and_further(DMG))
 def test_dmg(study, tmp_path):
     chooses = dmg.STUDIES[study].chooses
     done, figures = smoke("run_dmg", study, tmp_path, **(dict(seeds=2) if study == "main" else {}))
@@ -194,7 +201,7 @@ def test_dmg(study, tmp_path):
     if study == "transfer": assert pd.read_csv(done.folder / "matrix.csv").shape == (3, 4)
 
 
-@pytest.mark.parametrize("study", CFAN)
+@pytest.mark.parametrize("study", first_and_further(CFAN))
 def test_cfan(study, tmp_path):
     kw = dict(methods="cfan") if study == "rates" else dict(seeds=2) if study == "bridges" else {}
     done, figures = smoke("run_cfan", study, tmp_path, **kw)
@@ -228,7 +235,7 @@ def test_cfan_beside_the_paper(tmp_path):
     assert {r["dataset"] for r in done.rows} == {"aeri-pedes"} and len(done.rows) == 2
 
 
-@pytest.mark.parametrize("study", CFAM)
+@pytest.mark.parametrize("study", first_and_further(CFAM))
 def test_cfam(study, tmp_path):
     kw = dict(methods="cfam") if study == "rates" else dict(seeds=2)
     done, figures = smoke("run_cfam", study, tmp_path, **kw)

@@ -192,9 +192,11 @@ def test_make_works_in_a_folder_with_a_space(place):
     said, calls = make(place, "camel", "PRESET=smoke")
     assert "Setting up" not in said, "the second call finds the environment"
     assert calls[-1] == (str(folder/".venv/bin/python"), ["-m", "reid_lab", "run", "camel", "-p", "preset=smoke"])
-    *_, quick, rest = (args for _, args in make(place, "test-all", "WORKERS=3")[1])
-    assert all(args[:5] == ["-m", "pytest", "-q", "-n", "3"] and args[-1] == "tests" for args in (quick, rest))
-    assert [args[-2] for args in (quick, rest)] == ["not (kill or whole or browser)", "kill or whole or browser"]
+    *_, quick, rest, studies = (args for _, args in make(place, "test-all", "WORKERS=3")[1])
+    parts = (quick, rest, studies)
+    assert all(args[:5] == ["-m", "pytest", "-q", "-n", "3"] and args[-1] == "tests" for args in parts)
+    long = "kill or whole or browser"
+    assert [args[-2] for args in parts] == [f"not ({long})", f"({long}) and not study", "study"]
     assert (str(folder/".venv/bin/python"), [str(folder/".venv/bin/nbdev_export")]) in make(place, "export")[1]
 
 

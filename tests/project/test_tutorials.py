@@ -357,8 +357,17 @@ def test_the_files_of_a_paper_can_be_read(layout):
 
 # --- stored outputs ---------------------------------------------------------------------------------------------------
 
+def tutorials():
+    "Cases: of those with measured results, the first is run by each check, the others by `make test-studies`"
+    measured = 0
+    for path in sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb")):
+        measured += "_measured_" in path.name
+        further = "_measured_" in path.name and measured > 1
+        yield pytest.param(path, id=path.stem, marks=[pytest.mark.study] if further else [])
+
+
 @pytest.mark.whole
-@pytest.mark.parametrize("path", sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", list(tutorials()))
 def test_stored_scores_are_those_of_a_run(path, monkeypatch, tool, tmp_path):
     "What a tutorial shows is what it prints today, with the thread that it sets itself; a training within a tolerance"
     import nbformat
