@@ -1,6 +1,6 @@
 # Two commands are enough on a machine with Python 3.11 or newer and pip:
 #   make camel    set up .venv, run the main job on the embedded World, say where the results are
-#   make test     set up .venv, check the notebooks, run them, run the tests (minutes; make test-all has the rest, too)
+#   make test     set up .venv, check the notebooks, run them, run the tests (half an hour; make test-all has the rest, too)
 # Paths may hold spaces: they are quoted in the shell, and no target or prerequisite is a path.
 SHELL   := /bin/bash
 NEW     := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null

@@ -214,6 +214,29 @@ def test_the_site_has_its_parts(site):
     assert pages - {"index"} == notebooks and "50_metrics" in pages
 
 
+def beside(page):
+    "The list of all pages beside a page: targets, and titles of the page that is open"
+    text = page.read_text("utf-8")
+    start = text.index('<div class="sidebar-tree">')
+    tree = text[start:text.index("</div>", start)]
+    targets = re.findall(r'<a class="reference internal" href="([^"]+)"', tree)
+    is_open = re.findall(r'<li class="[^"]*current-page[^"]*"><a [^>]*href="#">(.*?)</a>', tree)
+    return targets, is_open
+
+
+@pytest.mark.whole
+@pytest.mark.slow
+def test_beside_each_page_is_the_list_of_all_with_that_page_open(site):
+    root, _ = beside(site/"index.html")
+    assert len(root) > 100 and len(set(root)) == len(root)
+    for name, title in (("06_retrieval/50_metrics.html", "Metrics"), ("map.html", "All notebooks")):
+        targets, is_open = beside(site/name)
+        assert is_open == [title] and len(targets) == len(root) - 1
+        reached = {((site/name).parent/target).resolve().relative_to(site.resolve()).as_posix() for target in targets}
+        assert reached == {*root} - {name}
+    assert beside(site/"search.html")[1] == []
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on this machine (apt-get install chromium)")
