@@ -37,7 +37,7 @@ help:
 	@echo "make camel [PRESET=smoke|quick|full] [ARGS='-p seed=1']   run the main job"
 	@echo "make test        lint, every library notebook, every test that needs no browser, no kill and no whole experiment"
 	@echo "make test-all    make test, then make test-rest: whole experiments and tutorials, processes that are killed, browsers;"
-	@echo "                 then make test-studies: the further studies of each experiment, tutorials of measured results"
+	@echo "                 then make test-studies: further studies of each experiment, pages of measured results"
 	@echo "make rehearsal   faults that only a GPU would show, found on the CPU: all of it (a part is in make test-rest)"
 	@echo "make gpu         for whoever has a GPU: checks it beside the CPU and writes a report to send; ARGS='--only equal steps'"
 	@echo "make lab         JupyterLab on this folder"

@@ -54,7 +54,13 @@ def scores(run):
             for row in run["rows"]]
 
 
-@pytest.mark.parametrize("name", sorted(experiments()))
+def papers_and_others():
+    "Cases: each check runs the experiments of the five papers again, `make test-studies` the others"
+    papers = ("camel", "cfam", "cfan", "dart3", "dmg")
+    return [*papers, *(pytest.param(name, marks=pytest.mark.study) for name in sorted({*experiments()} - {*papers}))]
+
+
+@pytest.mark.parametrize("name", papers_and_others())
 def test_all_cells_run_again_and_with_another_value(name, tmp_path, monkeypatch):
     "No error, a folder and rows for each run, scores that follow the value and come back with it"
     monkeypatch.setenv("REID_LAB_RESULTS", str(tmp_path/"runs.csv"))
