@@ -88,7 +88,7 @@ test: install
 test-rest: install
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m "($(LONG)) and not study" tests
 
-# Every check runs the first study of an experiment; the others cost twenty minutes, and run before a release.
+# Every check runs the first study of an experiment; the others cost a quarter of an hour, and run before a release.
 test-studies: install
 	$(RUN) -m pytest -q -n $(WORKERS) --dist worksteal -m study tests
 

@@ -54,9 +54,9 @@ def _not_of_others(path):
 
 
 @cache
-def _followed(place, here):
-    "An entry of Python's path, seen from a folder, with links followed"
-    return Path(here, place).resolve()
+def _followed(place):
+    "An absolute entry of Python's path, links followed; each of the user's modules is looked for in all of them"
+    return Path(place).resolve()
 
 
 def is_own(path:Path | str, # Of a module's file
@@ -64,8 +64,7 @@ def is_own(path:Path | str, # Of a module's file
     "Whether a file is the user's: neither Python's, nor installed, nor of this package"
     path = _not_of_others(os.path.abspath(path))
     if path is None: return False
-    here = os.getcwd()
-    places = [_followed(place, here) for place in sys.path]
+    places = [_followed(os.path.abspath(place)) for place in sys.path]
     return not any(path in _installed_into(place) for place in places if path.is_relative_to(place))
 
 

@@ -359,15 +359,13 @@ def test_the_files_of_a_paper_can_be_read(layout):
 
 def tutorials():
     "Cases: of those with measured results, the first is run by each check, the others by `make test-studies`"
-    measured = 0
-    for path in sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb")):
-        measured += "_measured_" in path.name
-        further = "_measured_" in path.name and measured > 1
-        yield pytest.param(path, id=path.stem, marks=[pytest.mark.study] if further else [])
+    paths = sorted((ROOT/"nbs"/"tutorials").glob("*.ipynb"))
+    _, *further = [path for path in paths if "_measured_" in path.name]
+    return [pytest.param(path, id=path.stem, marks=[pytest.mark.study] if path in further else []) for path in paths]
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("path", list(tutorials()))
+@pytest.mark.parametrize("path", tutorials())
 def test_stored_scores_are_those_of_a_run(path, monkeypatch, tool, tmp_path):
     "What a tutorial shows is what it prints today, with the thread that it sets itself; a training within a tolerance"
     import nbformat
